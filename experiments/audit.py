@@ -30,7 +30,7 @@ NUM_PROBLEMS = {
 }
 AIME_SAMPLES = 30
 """responses per problem of AIME 2025"""
-LEAST_EQUAL = 4
+MIN_EQUAL = 4
 """minimum number of equal values to report two rows of different experiments"""
 LAST_DIGIT = 0.001
 _NOISE = 1e-9  # rounding error of sums of decimal fractions
@@ -168,7 +168,7 @@ def repetitions(rows: Sequence[PrintedRow]) -> list[Repetition]:
                 continue
             num_equal = sum(a == b for a, b in zip(first.values, second.values, strict=True))
             is_expected = first.method in ALONE
-            if (num_equal < len(BENCHMARKS)) if is_expected else (num_equal >= LEAST_EQUAL):
+            if (num_equal < len(BENCHMARKS)) if is_expected else (num_equal >= MIN_EQUAL):
                 repeated.append(Repetition(first, second, num_equal, is_expected))
     return repeated
 

@@ -36,7 +36,7 @@ class ProbeCost:
         step_s: of one step.
         run_hours: of all steps and evaluations, wall-clock.
         occupied_hours: device-hours (GPUs, or processes on the CPU) that no other experiment can use.
-        memory_gib, least_gib: of the fullest GPU, or of the process on the CPU: with all responses at the limit, and
+        memory_gib, min_gib: of the fullest GPU, or of the process on the CPU: with all responses at the limit, and
             with one response at a time.
         room_gib: memory of the GPU or, on the CPU, of the machine; None if it is not known.
     """
@@ -49,7 +49,7 @@ class ProbeCost:
     run_hours: float
     occupied_hours: float
     memory_gib: float
-    least_gib: float
+    min_gib: float
     room_gib: float | None
 
 
@@ -93,6 +93,6 @@ def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
         run_hours=together(runs.values()) / 3600,
         occupied_hours=occupied_hours(config, busy),
         memory_gib=memory,
-        least_gib=least,
+        min_gib=least,
         room_gib=room,
     )

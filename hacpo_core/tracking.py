@@ -33,7 +33,7 @@ from hacpo_core.errors import TrackingError, first_line
 from hacpo_core.store.files import write_json
 
 _log = logging.getLogger(__name__)
-_MOST_PARAMS, _MOST_POINTS = 100, 1000  # per call
+_MAX_PARAMS, _MAX_POINTS = 100, 1000  # per call
 _TRIES = 5
 _TABLES_TAG = "mlflow.loggedArtifacts"
 STEP_METRIC = "progress/step"
@@ -258,8 +258,8 @@ class Tracker:
         # others (paths, retries, checkpoints), the first run's value is kept.
         known = self._client.get_run(self._parent).data.params
         entries = [Param(name, str(value)) for name, value in params.items() if name not in known]
-        for start in range(0, len(entries), _MOST_PARAMS):
-            self._client.log_batch(self._parent, params=entries[start : start + _MOST_PARAMS])
+        for start in range(0, len(entries), _MAX_PARAMS):
+            self._client.log_batch(self._parent, params=entries[start : start + _MAX_PARAMS])
         self.set_tags(tags)
         inputs = []
         for context, described in datasets.items():
@@ -339,7 +339,7 @@ class Tracker:
             timestamp_ms: a time that is the same each time that these values are sent.
         """
         run_id = self._parent if agent is None else self._agents[agent]
-        if len(self._waiting[run_id]) + len(values) > _MOST_POINTS:
+        if len(self._waiting[run_id]) + len(values) > _MAX_POINTS:
             self.flush()
         self._waiting[run_id] += [Metric(name, float(value), timestamp_ms, step) for name, value in values.items()]
 

@@ -132,11 +132,11 @@ class HalfForeign(SequenceClip):
 class Resample(EveryProblem):
     """As often again where all agents' responses to a problem have one reward; how often that was is remembered."""
 
-    most_rounds: int = setting(3, "rounds of sampling", at_least=1, at_most=100)
+    max_rounds: int = setting(3, "rounds of sampling", at_least=1, at_most=100)
 
     @property
     def num_rounds(self) -> int:
-        return self.most_rounds
+        return self.max_rounds
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         if task.round == 0:

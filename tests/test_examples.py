@@ -91,7 +91,7 @@ def trained_by_example(config: ExperimentConfig, settings: Settings) -> Weights:
     return {agent.name: {name: p.detach() for name, p in agent.model.named_parameters()} for agent in agents}
 
 
-def largest_differences(one: Weights, other: Weights) -> dict[str, float]:
+def max_differences(one: Weights, other: Weights) -> dict[str, float]:
     assert {name: set(weights) for name, weights in one.items()} == {name: set(other[name]) for name in other}
     return {
         agent: max(float((weight - other[agent][name]).abs().max()) for name, weight in weights.items())
@@ -119,8 +119,8 @@ def test_example_in_one_file_trains_the_same_weights(trained: Plan, by_library: 
     config = trained.config
     assert (config.conformance, config.engine.dtype, config.engine.device) == ("paper", "float32", "cpu")
     found = trained_by_example(config, settings_of(config))
-    differences = largest_differences(found, by_library)
-    moved = largest_differences(weights_in(initial_folders(config)), by_library)
+    differences = max_differences(found, by_library)
+    moved = max_differences(weights_in(initial_folders(config)), by_library)
     assert all(difference <= TOLERANCE for difference in differences.values()), differences
     assert all(distance >= 1000 * TOLERANCE for distance in moved.values()), moved
 
@@ -141,7 +141,7 @@ def test_example_with_another_setting_trains_other_weights(
     trained: Plan, by_library: Weights, change: dict[str, Any]
 ) -> None:
     found = trained_by_example(trained.config, replace(settings_of(trained.config), **change))
-    differences = largest_differences(found, by_library)
+    differences = max_differences(found, by_library)
     assert all(difference >= 100 * TOLERANCE for difference in differences.values()), differences
 
 

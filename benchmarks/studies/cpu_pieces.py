@@ -35,8 +35,8 @@ Without = Callable[[], AbstractContextManager[Any]]
 
 SAMPLING: dict[str, Without] = {
     "oneDNN": lambda: patch.object(products, "mkl_is_slow", lambda: False),
-    "packed weights": lambda: patch.object(llama_decoder, "LARGEST_PACKED", 0),
-    "MKL for few rows": lambda: patch.object(products, "LEAST_FROZEN", 0),
+    "packed weights": lambda: patch.object(llama_decoder, "MAX_PACKED", 0),
+    "MKL for few rows": lambda: patch.object(products, "MIN_FROZEN", 0),
     "attention by products": lambda: patch.object(llama_decoder, "by_products", _fused),
 }
 UPDATES: dict[str, Without] = {
@@ -62,7 +62,7 @@ def measure_sampling(name: str, rounds: int) -> list[dict[str, Any]]:
     plain.sample([SampleRequest((1, 2), seed=0)], SamplingLimits(1.0, 1.0, 1))  # chooses its decoder
     speedups.use_speedups(True)
     for batch, length in BATCHES:
-        if batch * length > size.most_tokens:
+        if batch * length > size.max_tokens:
             continue
         requests = [SampleRequest((1 + n // SAMPLES % (VOCABULARY - 1), 2, 3, 4), seed=n) for n in range(batch)]
         limits = SamplingLimits(1.0, 1.0, length)

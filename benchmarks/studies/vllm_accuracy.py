@@ -35,7 +35,7 @@ from hacpo_core.store.steps import StepStore
 PAIR = Path(__file__).parent / "vllm_pair.yaml"
 RESULT = RESULTS / "vllm_accuracy.json"
 HARDWARE = {"transformers": "cpu", "vllm": "cpu_vllm"}
-LARGEST_SAMPLER_ERROR = 1e-3
+MAX_SAMPLER_ERROR = 1e-3
 """mean |s - 1| between sampler and learner above which a step is counted"""
 SPLITS = ("arithmetic_dev", "arithmetic_test")
 DIFFERENCES = ("sampler/logprob_difference_mean", "sampler/logprob_difference_max", "sampler/ratio_error_mean")
@@ -75,7 +75,7 @@ def train(sampler: str, *, seed: int, num_steps: int, runs_dir: Path) -> Run:
         before=before,
         after=after,
         largest={name: max(values[name] for values in metrics) for name in DIFFERENCES},
-        num_warnings=sum(values["sampler/ratio_error_mean"] > LARGEST_SAMPLER_ERROR for values in metrics),
+        num_warnings=sum(values["sampler/ratio_error_mean"] > MAX_SAMPLER_ERROR for values in metrics),
         step_s=statistics.median(end - start for start, end in itertools.pairwise(ends)),
         rollout_s=statistics.median(values["time/rollout_s"] for values in metrics),
     )
@@ -123,7 +123,7 @@ def summary(runs: dict[str, list[Run]], num_steps: int) -> dict[str, Any]:
         "sampler_against_learner": {
             name: {
                 **{f"{key}, largest of all steps": max(run.largest[key] for run in own) for key in DIFFERENCES},
-                f"agents' steps over {LARGEST_SAMPLER_ERROR:g}": sum(run.num_warnings for run in own),
+                f"agents' steps over {MAX_SAMPLER_ERROR:g}": sum(run.num_warnings for run in own),
             }
             for name, own in runs.items()
         },

@@ -8,8 +8,8 @@ from urllib.parse import parse_qs
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-MOST_BYTES = 1 << 20
-MOST_EXPERIMENTS = 500
+MAX_BYTES = 1 << 20
+MAX_EXPERIMENTS = 500
 """experiments of one action: Prefect takes some 50 ms for each"""
 
 
@@ -23,7 +23,7 @@ async def read_form(request: Request) -> Mapping[str, list[str]]:
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MOST_BYTES:
+            if len(body) > MAX_BYTES:
                 raise HTTPException(413, "too much at once")
         return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20_000)
     except ValueError as error:
@@ -36,9 +36,9 @@ def chosen_experiments(form: Mapping[str, list[str]]) -> list[str]:
     """The experiments of a form, each once.
 
     Raises:
-        HTTPException: there are more than MOST_EXPERIMENTS.
+        HTTPException: there are more than MAX_EXPERIMENTS.
     """
     chosen = list(dict.fromkeys(form.get("experiment", [])))
-    if len(chosen) > MOST_EXPERIMENTS:
-        raise HTTPException(413, f"got {len(chosen)} experiments, expected at most {MOST_EXPERIMENTS}; select fewer")
+    if len(chosen) > MAX_EXPERIMENTS:
+        raise HTTPException(413, f"got {len(chosen)} experiments, expected at most {MAX_EXPERIMENTS}; select fewer")
     return chosen

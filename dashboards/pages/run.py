@@ -42,9 +42,9 @@ ACCURACY = "accuracy"
 """the curve of evaluations; names of metrics have a "/"."""
 NAMED_STEPS = 20
 SHOWN_STEPS = 5
-MOST_OFFERED = 200
+MAX_OFFERED = 200
 LOG_LINES = 40
-MOST_EVENTS = 50
+MAX_EVENTS = 50
 _Shown = Annotated[tuple[str, ...], Query(max_length=100)]
 """names of metrics"""
 
@@ -147,7 +147,7 @@ def _others(site: Site, experiment: str) -> list[str]:
     """Runs to compare the configuration with; those that differ only in seed and digest come first."""
     stem = experiment.rsplit("-", 2)[0]
     names = [name for name in site.runs.names() if name != experiment]
-    return sorted(names, key=lambda name: (not name.startswith(stem), name))[:MOST_OFFERED]
+    return sorted(names, key=lambda name: (not name.startswith(stem), name))[:MAX_OFFERED]
 
 
 def _phases(site: Site, experiment: str, first: int | None, last: int | None) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _log(site: Site, experiment: str) -> dict[str, Any]:
 
 def _events(root: Path) -> dict[str, list[Any]]:
     """Attempts, retries and warnings; for each, the machine of the attempt before it."""
-    events: list[LogLine] = [line for line in read_log(root) if line.kind != "step"][-MOST_EVENTS:]
+    events: list[LogLine] = [line for line in read_log(root) if line.kind != "step"][-MAX_EVENTS:]
     starts = [(number, line.host) for number, line in enumerate(events) if line.kind == "start"]
     before = [max(((n, host) for n, host in starts if n < number), default=(0, ""))[1] for number in range(len(events))]
     return {"events": events, "hosts": before}

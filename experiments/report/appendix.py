@@ -74,7 +74,7 @@ def audit() -> Mapping[str, Any]:
         ],
         "floors": floors,
         "bounds": [f"{1 - floor:.1f}" for floor in floors],
-        "least_ratio": min(row.least for row in printed_ratios() if row.source == "cross"),
+        "min_ratio": min(row.least for row in printed_ratios() if row.source == "cross"),
         "exponents": _exponents(),
     }
 

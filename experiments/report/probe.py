@@ -82,7 +82,7 @@ class ProbeReport:
             f"A step takes about {_figure(cost.step_s)} s, and {config.train.num_steps} steps with their evaluations "
             f"{_time(cost.run_hours)} ({_figure(cost.occupied_hours)} {device}-hours), without optimizer "
             "steps, hand-overs of weights and checkpoints; an update is estimated from forward passes. Planned memory: "
-            f"at most {_figure(cost.memory_gib)} GiB, with one response at a time {_figure(cost.least_gib)} GiB{room}."
+            f"at most {_figure(cost.memory_gib)} GiB, with one response at a time {_figure(cost.min_gib)} GiB{room}."
         )
 
     def as_json(self) -> dict[str, Any]:

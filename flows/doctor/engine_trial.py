@@ -43,7 +43,7 @@ from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.versions import version_tags
 
 AGENT = "trial"
-LARGEST_DIFFERENCE = 1e-3
+MAX_DIFFERENCE = 1e-3
 """between log-probabilities of sampler and learner in float32, nats"""
 _SCORE_UPDATE = "score the update"
 
@@ -192,8 +192,8 @@ def quick_trial(*overrides: str) -> str:
     if not steps[-1].is_ok:
         raise RuntimeError(f"{steps[-1].name}: {steps[-1].detail}")
     error = max(step.figures["difference_max_nats"] for step in (before, after))
-    if not error <= LARGEST_DIFFERENCE:
-        raise RuntimeError(f"sampler and learner differ by {error:.1e} nats, expected at most {LARGEST_DIFFERENCE:g}")
+    if not error <= MAX_DIFFERENCE:
+        raise RuntimeError(f"sampler and learner differ by {error:.1e} nats, expected at most {MAX_DIFFERENCE:g}")
     return f"samples and trains; sampler and learner agree to {error:.0e} nats before and after an update"
 
 

@@ -22,7 +22,7 @@ from flows.service.server import PREFECT_PORT, find_server, is_healthy, other_ho
 from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
-LEAST_FREE_GB = 2.0
+MIN_FREE_GB = 2.0
 PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
 VLLM_WORDS = tuple(
     f"engine.{word}"
@@ -212,7 +212,7 @@ def check_disk(runs_dir: Path) -> Finding:
     """Free space for the runs folder, which need not exist yet."""
     folder = next(path for path in (runs_dir.absolute(), *runs_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free / 2**30
-    return Finding("disk", free >= LEAST_FREE_GB, f"{free:.1f} GiB free for {runs_dir}")
+    return Finding("disk", free >= MIN_FREE_GB, f"{free:.1f} GiB free for {runs_dir}")
 
 
 def check_ports() -> Finding:

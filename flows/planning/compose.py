@@ -48,6 +48,10 @@ _MOVED = {
     "data.train_file": "data.sets.<name>.file, with data.train=[<name>]",
     "data.template": "data.sets.<name>.template",
     "data.system": "data.sets.<name>.system",
+    "method.build.most_per_problem": "method.build.max_per_problem",
+    "method.estimate.largest_difference": "method.estimate.max_difference",
+    "method.plan.most_rounds": "method.plan.max_rounds",
+    "method.plan.most_idea_chars": "method.plan.max_idea_chars",
     **{
         f"method.{name}": f"method.objective.{name}"
         for name in ("cross_exponent", "cross_bounds", "cross_is_pessimistic")

@@ -15,7 +15,7 @@ from hacpo_core.errors import ConfigError
 from hacpo_core.store.files import write_json
 
 NOTES_FILE = "notes.json"
-MOST_CHARACTERS = 10_000
+MAX_CHARACTERS = 10_000
 _TAG = re.compile(r"[\w.+:/-]{1,40}")
 
 
@@ -45,8 +45,8 @@ class Notes:
         Raises:
             ConfigError: it is too long.
         """
-        if len(text) > MOST_CHARACTERS:
-            raise ConfigError(f"note: got {len(text)} characters, expected at most {MOST_CHARACTERS}; shorten it")
+        if len(text) > MAX_CHARACTERS:
+            raise ConfigError(f"note: got {len(text)} characters, expected at most {MAX_CHARACTERS}; shorten it")
         return replace(self, note=text)
 
 

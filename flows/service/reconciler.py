@@ -13,7 +13,7 @@ Prefect notices a dead process only while its worker is alive. The experiment's 
     Crashed, cancelled before that              the cancellation was reported as a crash       Cancelled
     Running without a worker, lock free         `hacpo train` was killed                       Crashed
 
-To resubmit is to create a new flow run. After MOST_RESTARTS restarts without a committed step between them, the
+To resubmit is to create a new flow run. After MAX_RESTARTS restarts without a committed step between them, the
 experiment counts as failed. What an ended experiment did not send to MLflow is sent. Flow runs that hold no
 experiment lock, and processes that outlive their cancelled run, are handled by `flows.service.host`.
 """
@@ -48,7 +48,7 @@ from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
-MOST_RESTARTS = 3
+MAX_RESTARTS = 3
 """consecutive resubmissions of an experiment without progress by at least one step"""
 RECONCILE_EVERY_S, SUSPECT_EVERY_S = 10.0, 2.0
 SEND_EVERY_S = 60.0
@@ -163,7 +163,7 @@ class Reconciler:
         step = StepStore(self.schedule.root(experiment)).last_step()
         restarts = _restarts(run, step)
         self._set(run, Crashed(message=reason))
-        if restarts >= MOST_RESTARTS:
+        if restarts >= MAX_RESTARTS:
             error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run failed`")
             record_failure(self.schedule.root(experiment), error)
             tell_failure(self._webhook(experiment), self.runs_dir, experiment, str(error))
@@ -172,7 +172,7 @@ class Reconciler:
         self.schedule.submit(
             experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}@{step}"]
         )
-        return f"{reason}; resubmitted ({restarts + 1} of {MOST_RESTARTS})"
+        return f"{reason}; resubmitted ({restarts + 1} of {MAX_RESTARTS})"
 
     def _webhook(self, experiment: str) -> str | None:
         """The experiment's `notify.url`; None, which leaves the environment's, if its configuration cannot be read."""

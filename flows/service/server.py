@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 PREFECT_PORT = 4200
 START_LIMIT_S = 90.0
-MOST_FAILURES, MOST_KILLED = 3, 10
+MAX_FAILURES, MAX_KILLED = 3, 10
 """attempts to start the server in one call that end by themselves, and by SIGKILL"""
 ANSWER_S = 5.0
 """time limit of one health check"""
@@ -257,7 +257,7 @@ def _start_locked(home: Path, record: Record, lock: int) -> PrefectServer:
     known = record.read() or {}
     token, port = known.get("token") or secrets.token_urlsafe(24), int(known.get("port") or PREFECT_PORT)
     num_failed = num_killed = 0
-    while num_failed < MOST_FAILURES and num_killed < MOST_KILLED:
+    while num_failed < MAX_FAILURES and num_killed < MAX_KILLED:
         port = free_port(port)
         arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
         process = _detach(

@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 RUNS_DIR = "HACPO_RUNS_DIR"
 """environment variable with the folder of all runs, for flows that a worker starts"""
 WORKER_CHECK_EVERY_S = 30.0
-MOST_DEATHS, DEATHS_WITHIN_S = 5, 600.0
+MAX_DEATHS, DEATHS_WITHIN_S = 5, 600.0
 """a worker that dies this often is not restarted"""
 
 
@@ -146,9 +146,9 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
             if process.poll() is None:
                 end_family(psutil.Process(process.pid))
                 process.wait()
-        if len(deaths) == MOST_DEATHS:
+        if len(deaths) == MAX_DEATHS:
             raise EngineError(
-                f"the worker died {MOST_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see its output above"
+                f"the worker died {MAX_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see its output above"
             )
 
 
@@ -222,7 +222,7 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
 
     Yields a function to be called regularly. It starts a worker if the other one has ended or if the worker of this
     block was killed, and raises EngineError, with the last lines of the log, if the worker of this block has failed
-    or was killed more than `MOST_DEATHS` times.
+    or was killed more than `MAX_DEATHS` times.
     """
     command = module_command("flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", str(num_slots))
     home = home_of(runs_dir)
@@ -235,7 +235,7 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
         nonlocal process, log_offset, num_deaths
         if process is not None and process.poll() is None:  # it may still be importing, without a record
             return
-        if process is not None and process.returncode < 0 and num_deaths < MOST_DEATHS:
+        if process is not None and process.returncode < 0 and num_deaths < MAX_DEATHS:
             num_deaths += 1
             _log.warning("the worker was killed by %s; starting another one", signal.Signals(-process.returncode).name)
         elif process is not None and process.returncode:  # 0: another worker of this folder was faster

@@ -17,7 +17,7 @@ from hacpo_core.data.embedded import Split, embedded_problem, part_of
 from hacpo_core.records import Problem
 from hacpo_core.seeds import derive_seed
 
-LARGEST_OPERAND = 6
+MAX_OPERAND = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Operation:
 
 def all_expressions() -> list[Expression]:
     """Every expression of the task, in a fixed order."""
-    digits = range(1, LARGEST_OPERAND + 1)
+    digits = range(1, MAX_OPERAND + 1)
     return [
         Expression((a, b, c), (first, second), has_parentheses)
         for a, b, c in itertools.product(digits, repeat=3)

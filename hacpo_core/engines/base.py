@@ -25,7 +25,7 @@ class SampleRequest:
     seed: int
     max_tokens: int | None = None
 
-    def most_tokens(self, limits: SamplingLimits) -> int:
+    def token_limit(self, limits: SamplingLimits) -> int:
         """The smaller of both limits."""
         return limits.max_tokens if self.max_tokens is None else min(self.max_tokens, limits.max_tokens)
 

@@ -20,7 +20,7 @@ from hacpo_core.engines.models.loading import eos_ids, load_tokenizer
 from hacpo_core.errors import ModelError
 from hacpo_core.records import Message, Problem, StepSearch
 
-MOST_PROMPTS = 2**16
+MAX_PROMPTS = 2**16
 """most tokenised prompts in the cache"""
 
 
@@ -71,7 +71,7 @@ class AgentTokenizer:
 
     def render(self, problems: Sequence[Problem]) -> None:
         """Compute and cache the `prompt_ids` of all these problems, which is faster than one by one."""
-        if len(self._prompt_ids) > MOST_PROMPTS:  # plans that reword prompts add new ones in every step
+        if len(self._prompt_ids) > MAX_PROMPTS:  # plans that reword prompts add new ones in every step
             self._prompt_ids = {}
         missing = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
         rendered = render_prompts(self.tokenizer, missing, arguments=self.template_arguments)

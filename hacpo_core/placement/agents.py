@@ -49,7 +49,7 @@ from hacpo_core.seeds import derive_seed
 
 PROBE_TOKENS = 64
 """number of first tokens of each response that are compared after a weight transfer"""
-MOST_PROBE_ROUNDS = 16
+MAX_PROBE_ROUNDS = 16
 """most responses per prompt in this comparison; if they are too short, fewer tokens are compared"""
 UNUSUAL_FACTOR = 10
 """multiple of the tolerated mean difference above which a single token's difference is logged"""
@@ -286,7 +286,7 @@ class Agent:
         prompts = list(dict.fromkeys(prompts))[: math.ceil(vllm.sync_tokens / limits.max_tokens)]
         asked: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
         sampled: list[float] = []
-        for _ in range(MOST_PROBE_ROUNDS):
+        for _ in range(MAX_PROBE_ROUNDS):
             # Random seeds, so that a run that stopped here does not compare the same responses after a retry.
             probes = [SampleRequest(prompt, secrets.randbits(63)) for prompt in prompts]
             responses = self.sampler.sample(probes, limits)

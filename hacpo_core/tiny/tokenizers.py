@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 from hacpo_core.errors import ConfigError
 
 SYMBOLS = "0123456789+-=()\\{}\n boxed"
-LARGEST_NUMBER = 99
+MAX_NUMBER = 99
 
 # Every kind has its own chat template, as model families do.
 _TEMPLATES = {
@@ -77,7 +77,7 @@ def _merged() -> Tokenizer:
 
 
 def _word() -> Tokenizer:
-    tokens = ["<|unk|>", *sorted(set(SYMBOLS)), *(str(n) for n in range(10, LARGEST_NUMBER + 1)), "\\boxed", "()"]
+    tokens = ["<|unk|>", *sorted(set(SYMBOLS)), *(str(n) for n in range(10, MAX_NUMBER + 1)), "\\boxed", "()"]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token="<|unk|>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\d{1,2}|\\boxed|[\s\S]"), behavior="isolated")

@@ -77,7 +77,7 @@ _CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?- ?\\infty")
 _PERCENT = re.compile(r" ?\\?%$| ?\\text\{ ?percent ?\}$| percent$")
 ROUNDING = 1e-6
 """Numbers that math-verify calls equal may differ by this share: it rounds to six decimals."""
-_DRAWS, _MOST_VARIABLES = 24, 4
+_DRAWS, _MAX_VARIABLES = 24, 4
 """real points at which two expressions are compared, and the most variables of such expressions"""
 
 
@@ -264,7 +264,7 @@ def _agree_on_real_numbers(given: Any, expected: Any) -> bool:
     if not (isinstance(given, Expr) and isinstance(expected, Expr)):
         return False
     names = given.free_symbols
-    if not names or names != expected.free_symbols or len(names) > _MOST_VARIABLES:
+    if not names or names != expected.free_symbols or len(names) > _MAX_VARIABLES:
         return False
     draw = random.Random(0)
     num_real = 0

@@ -24,7 +24,7 @@ from typing import Any
 from hacpo_core.errors import VerificationError
 
 START_TIMEOUT_S = 120.0
-MOST_STARTS = 4
+MAX_STARTS = 4
 """give up after this many processes in a row that exit before they accept a call"""
 
 
@@ -77,14 +77,14 @@ class Worker:
 
     def _call_once(self, arguments: tuple[Any, ...], timeout_s: float) -> Reply:
         last_error = ""
-        for _ in range(MOST_STARTS):
+        for _ in range(MAX_STARTS):
             if self._pipe is None:
                 last_error = self._start()
             if not self._is_interrupted and self._hand_over(arguments):
                 break
             self._end_process()
         else:
-            raise self._refused(f"{MOST_STARTS} processes in a row exited on their own, the last with {last_error!r}")
+            raise self._refused(f"{MAX_STARTS} processes in a row exited on their own, the last with {last_error!r}")
         since = time.monotonic()
         kind, value = self._receive(timeout_s)
         seconds = time.monotonic() - since

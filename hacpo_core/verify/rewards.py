@@ -20,7 +20,7 @@ from hacpo_core.records import Problem, RowKey, Verdict
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.process import Worker
 
-MOST_FAILURES = 4
+MAX_FAILURES = 4
 """after this many failed single responses in a row, the function itself is at fault: the rest of the batch is unscored
 without a call, and later batches are not split"""
 _log = logging.getLogger(__name__)
@@ -80,11 +80,11 @@ class UserReward:
         """
         said = self._call(problems, responses)
         if isinstance(said, str):
-            if len(responses) > 1 and self._failures < MOST_FAILURES:
+            if len(responses) > 1 and self._failures < MAX_FAILURES:
                 half = len(responses) // 2
                 first = self.judge(problems[:half], responses[:half], keys[:half])
                 rest = problems[half:], responses[half:], keys[half:]
-                has_failed = self._failures >= MOST_FAILURES
+                has_failed = self._failures >= MAX_FAILURES
                 return [*first, *(self._unscored(said, rest[0]) if has_failed else self.judge(*rest))]
             return self._unscored(said, problems)
         self._failures = 0
@@ -96,7 +96,7 @@ class UserReward:
 
     def _unscored(self, reason: str, problems: Sequence[Problem]) -> list[Verdict]:
         """Verdicts on the responses of a failed call that is not divided."""
-        if self._failures >= MOST_FAILURES:
+        if self._failures >= MAX_FAILURES:
             reason = f"{reason}, as for {self._failures} responses before; the function itself fails"
         else:
             self._failures += 1

@@ -61,7 +61,7 @@ class Tree:
             count[text] += 1
             self.asked.append((text, limits, request.max_tokens))
             self.seeds.append(request.seed)
-            ids = ids_of(answer)[: request.most_tokens(limits)]
+            ids = ids_of(answer)[: request.token_limit(limits)]
             responses.append((ids, [logprob] * len(ids), EOS not in ids))
         self.stops.add(stop_ids)
         return Sampled.of(responses)

@@ -46,7 +46,7 @@ AGENT = AgentProbe(
 )
 PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.42, 0.8, 1.0, 0.3, 0.2, 0.41, 0.05, 0, 0, 0)
 BOUNDS = "median ratio 0.41, bounds 0.8 to 1"
-ROOM = ProbeCost({}, {}, {}, {}, 1.0, 1.0, 1.0, memory_gib=2.0, least_gib=1.0, room_gib=8.0)
+ROOM = ProbeCost({}, {}, {}, {}, 1.0, 1.0, 1.0, memory_gib=2.0, min_gib=1.0, room_gib=8.0)
 
 
 def config_of(*overrides: str, method: str = "hacpo") -> ExperimentConfig:
@@ -159,7 +159,7 @@ def test_cost_of_a_step_and_of_the_run_by_hand() -> None:
     one, two = 5.12 + 1.28 + 4.0 + 4.8, 10.24 + 1.28 + 4.0 + 4.8
     assert cost.step_s == pytest.approx(one + two)
     assert cost.run_hours == cost.occupied_hours == pytest.approx(40 * (one + two) / 3600)
-    assert 0 < cost.least_gib <= cost.memory_gib
+    assert 0 < cost.min_gib <= cost.memory_gib
     assert cost.room_gib is not None and cost.room_gib > 0
     recomputing = probe_cost(config_of(*words, "engine.gradient_checkpointing=true"), probe)
     assert recomputing.updating_s["qwen-tiny"] == pytest.approx(4 * 256 * 25 / 4000)

@@ -44,9 +44,9 @@ def test_taught_agents_train_on_their_teacher_and_the_teacher_on_rewards() -> No
 
 def test_differences_are_cut_centred_and_weighed() -> None:
     difference_N = np.array([-9.0, 1.0, np.nan, 3.0])
-    plain = Distilled(teacher_weight=0.5, largest_difference=2.0, centres=False)
+    plain = Distilled(teacher_weight=0.5, max_difference=2.0, centres=False)
     assert plain.token_advantage(difference_N).tolist() == [-1.0, 0.5, 0.0, 1.0]
-    centred = Distilled(teacher_weight=3.0, largest_difference=2.0).token_advantage(difference_N)
+    centred = Distilled(teacher_weight=3.0, max_difference=2.0).token_advantage(difference_N)
     assert centred.tolist() == pytest.approx([-7.0, 2.0, 0.0, 5.0]), "mean 1/3; the third was not asked about"
 
 

@@ -190,7 +190,7 @@ def verified(**rewards: dict[str, tuple[float | None, ...]]) -> dict[str, Respon
 
 
 def test_problems_of_equal_rewards_are_sampled_again_judged_on_all_sources() -> None:
-    plan = DynamicSampling(most_rounds=3)
+    plan = DynamicSampling(max_rounds=3)
     assert plan.num_rounds == 3
     first, _ = plan.plan(TASK, {})
     assert [(spec.problem.id, spec.sample) for spec in first] == [(p, i) for p in "pqr" for i in (0, 1)]

@@ -55,7 +55,7 @@ def test_agent_cooperates_on_what_it_can_hardly_solve_and_competes_on_the_rest()
 def test_idea_is_cut_and_braces_in_it_are_text() -> None:
     verified = responses({"a": {"p": (0.0,), "q": (0.0,)}, "b": {"p": (0.0,), "q": (0.0,)}})
     verified["b"] = replace(verified["b"], text=(r"\boxed{idea} and more", "y"))
-    specs, _ = Interaction(most_idea_chars=12).plan(replace(TASK, round=1, verified=verified), {})
+    specs, _ = Interaction(max_idea_chars=12).plan(replace(TASK, round=1, verified=verified), {})
     assert "\n\\boxed{idea}\n" in specs[0].problem.messages[-1].content
 
 

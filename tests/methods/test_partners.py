@@ -159,7 +159,7 @@ def test_one_right_answer_to_a_problem_is_drawn_by_the_seed() -> None:
     drawn = set()
     for seed in range(20):
         task = history(many, sources=("a", "b", "c"), seed=seed)
-        (batch,), _ = PeerSuccesses(problems=1, most_per_problem=1).build(task, {})
+        (batch,), _ = PeerSuccesses(problems=1, max_per_problem=1).build(task, {})
         (peer,) = [key for key in batch if key.agent != "a"]
         drawn.add(peer)
     assert drawn == {RowKey(1, "b", "p", 0), RowKey(1, "b", "p", 1), RowKey(1, "b", "p", 3), RowKey(1, "c", "p", 0)}

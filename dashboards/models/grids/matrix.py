@@ -119,10 +119,10 @@ class Matrix:
         return (cell for section in self.sections for row in section.rows for cell in row.cells if cell is not None)
 
 
-def beginning(matrix: Matrix, most_cells: int) -> Matrix:
-    """The first sections, rows and seeds, with at most `most_cells` cells; totals remain those of the whole grid."""
+def beginning(matrix: Matrix, max_cells: int) -> Matrix:
+    """The first sections, rows and seeds, with at most `max_cells` cells; totals remain those of the whole grid."""
     sections: list[MatrixSection] = []
-    left = most_cells
+    left = max_cells
     for section in matrix.sections:
         seeds = section.seeds[:left]
         if not seeds:

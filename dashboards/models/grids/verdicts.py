@@ -18,7 +18,7 @@ from flows.records.states import ExperimentStatus
 EVERY_PAIR = ""
 """stands for all pairs of a grid together"""
 _TWICE_THE_TOKENS = "gspo_x2"
-LEAST_SEEDS = 2
+MIN_SEEDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _compared(
 
 
 def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
-    """The verdicts of a grid; places with fewer than LEAST_SEEDS common complete seeds have none.
+    """The verdicts of a grid; places with fewer than MIN_SEEDS common complete seeds have none.
 
     Args:
         comparers: of the grid's pairs.
@@ -157,7 +157,7 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
     for theirs in baselines:
         planned = [pair for pair, comparer in comparers.items() if {ours, theirs} <= set(comparer.variants)]
         own = [leads[pair, TOGETHER, theirs] for pair in planned]
-        enough = [lead for lead in own if len(lead) >= LEAST_SEEDS]
+        enough = [lead for lead in own if len(lead) >= MIN_SEEDS]
         seeds = set.intersection(*map(set, enough)) if enough else set()
         leads[EVERY_PAIR, TOGETHER, theirs] = {
             seed: statistics.fmean(lead[seed] for lead in enough) for seed in sorted(seeds)
@@ -169,7 +169,7 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
             (pair, agent, theirs, paired_t(list(leads[pair, agent, theirs].values())))
             for pair, agent in kind
             for theirs in baselines
-            if len(leads[pair, agent, theirs]) >= LEAST_SEEDS
+            if len(leads[pair, agent, theirs]) >= MIN_SEEDS
         ]
         corrected = holm([difference.p_value for *_, difference in found])
         verdicts += [

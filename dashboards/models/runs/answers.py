@@ -26,7 +26,7 @@ ANY = "any"
 """stands for some agent in `Filter.right` and `Filter.wrong`"""
 ORDINARY_TAG = "ordinary"
 """stands for responses without a tag"""
-_MOST_CACHED_STEPS = 8
+_MAX_CACHED_STEPS = 8
 """number of steps kept in memory"""
 
 
@@ -207,8 +207,8 @@ class AnswerReader:
     """Reads the responses of steps; keeps the last few in memory."""
 
     def __init__(self) -> None:
-        self._answers = lru_cache(_MOST_CACHED_STEPS)(read_answers)
-        self._texts = lru_cache(_MOST_CACHED_STEPS)(_problem_texts)
+        self._answers = lru_cache(_MAX_CACHED_STEPS)(read_answers)
+        self._texts = lru_cache(_MAX_CACHED_STEPS)(_problem_texts)
         self._mutex = threading.Lock()  # concurrent requests read only once
 
     def read(self, runs_dir: Path, experiment: str, step: int, benchmark: str = "") -> StepAnswers:

@@ -21,7 +21,7 @@ from hacpo_core.errors import StoreError
 from hacpo_core.phases.definitions import definition
 from hacpo_core.store.steps import MANIFEST, StepStore
 
-MOST_RUNS = 16
+MAX_RUNS = 16
 """number of runs whose metrics are kept in memory"""
 JOINT = "all agents"
 """the line of metrics that are not of a single agent"""
@@ -73,8 +73,8 @@ class Metric:
 class CurveReader:
     """Reads metrics of runs; a step is read again only if its manifest has changed."""
 
-    def __init__(self, most_runs: int = MOST_RUNS) -> None:
-        self._most_runs = most_runs
+    def __init__(self, max_runs: int = MAX_RUNS) -> None:
+        self._most_runs = max_runs
         self._known: OrderedDict[Path, dict[int, tuple[int, Any]]] = OrderedDict()
         self._mutex = threading.Lock()
 

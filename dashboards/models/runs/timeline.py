@@ -13,7 +13,7 @@ from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import MANIFEST, StepStore
 
 _log = logging.getLogger(__name__)
-_MOST_SHOWN_STEPS = 30
+_MAX_SHOWN_STEPS = 30
 PHASE_KINDS = ("rollout", "verify", "advantage", "teach", "update")
 JOINT = "all agents"
 """the row of phases that are not of a single agent"""
@@ -136,8 +136,8 @@ def lay_out(phases: Sequence[TimedPhase]) -> tuple[tuple[str, ...], tuple[Bar, .
 
 
 def timeline(root: Path, first: int, last: int) -> Timeline:
-    """The timeline of steps `first` to `last`, limited to the last _MOST_SHOWN_STEPS of them."""
-    first = max(first, last - _MOST_SHOWN_STEPS + 1, 1)
+    """The timeline of steps `first` to `last`, limited to the last _MAX_SHOWN_STEPS of them."""
+    first = max(first, last - _MAX_SHOWN_STEPS + 1, 1)
     phases = read_phases(root, range(first, last + 1))
     rows, bars, seconds = lay_out(phases)
     return Timeline(first, last, rows, bars, tuple(waits(phases)), seconds)

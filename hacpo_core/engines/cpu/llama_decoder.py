@@ -28,7 +28,7 @@ GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""
 PART_TOKENS = 4096
 """largest number of prompt tokens that are encoded in one pass, padding included"""
-LARGEST_PACKED = 2**30
+MAX_PACKED = 2**30
 """largest number of weights of a model for which all are copied into oneDNN's layout, if oneDNN is used. The copy lives
 while an agent samples, and takes as much as the gradient, which lives while it learns."""
 
@@ -76,7 +76,7 @@ class LlamaDecoder:
         self._prompts = ModelDecoder(model, has_wide_head=has_wide_head)
         base: Any = model.base_model
         config, head = model.config, model.get_output_embeddings()
-        packs = sum(parameter.numel() for parameter in model.parameters()) <= LARGEST_PACKED
+        packs = sum(parameter.numel() for parameter in model.parameters()) <= MAX_PACKED
         self._base = base
         self._num_query, self._num_key = config.num_attention_heads, config.num_key_value_heads
         self._width = base.layers[0].self_attn.head_dim

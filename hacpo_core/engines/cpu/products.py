@@ -22,11 +22,11 @@ from torch.nn import functional
 from hacpo_core.errors import first_line
 
 _log = logging.getLogger(__name__)
-LEAST_CONVOLVED = 2**23
+MIN_CONVOLVED = 2**23
 """smallest number of multiplications for which a convolution is faster"""
-LEAST_FROZEN = 2**21
+MIN_FROZEN = 2**21
 """smallest number of multiplications for which `FrozenLinear` uses oneDNN"""
-LARGEST_TWICE = 2**18
+MAX_TWICE = 2**18
 """largest number of weights of a layer for which the plain copy is kept in addition to the packed one"""
 IMAGES = 16
 """number of images into which a layer's rows are split: with one thread, torch leaves fewer images to MKL"""
@@ -77,7 +77,7 @@ class OneDnnLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """See `nn.Linear`. Only multiples of 16 rows (the product of all dimensions but the last) use the fast path."""
         rows = input.numel() // self.in_features
-        is_slower = rows % IMAGES != 0 or rows * self.weight.numel() < LEAST_CONVOLVED
+        is_slower = rows % IMAGES != 0 or rows * self.weight.numel() < MIN_CONVOLVED
         if is_slower or not pays(self.weight) or input.dtype != torch.float32:
             return super().forward(input)
         images = input.reshape(IMAGES, rows // IMAGES, 1, self.in_features).permute(0, 3, 1, 2)
@@ -103,7 +103,7 @@ class FrozenLinear:
     """A linear layer for many calls without gradient: MKL multiplies few rows, oneDNN many."""
 
     plain: Tensor | None
-    """the weight; None once it is packed, above LARGEST_TWICE weights"""
+    """the weight; None once it is packed, above MAX_TWICE weights"""
     bias: Tensor | None
     packs: bool
     """whether to make a packed copy, which takes memory, at the first call with many rows"""
@@ -111,12 +111,12 @@ class FrozenLinear:
 
     def __call__(self, value_NI: Tensor) -> Tensor:
         """value_NI weight^T + bias."""
-        if self.plain is not None and (len(value_NI) * self.plain.numel() < LEAST_FROZEN or not pays(self.plain)):
+        if self.plain is not None and (len(value_NI) * self.plain.numel() < MIN_FROZEN or not pays(self.plain)):
             return functional.linear(value_NI, self.plain, self.bias)
         if self.fast is None:
             assert self.plain is not None
             self.fast = packed(self.plain) if self.packs else self.plain
-            if self.packs and self.plain.numel() > LARGEST_TWICE:
+            if self.packs and self.plain.numel() > MAX_TWICE:
                 self.plain = None
         return product(value_NI, self.fast, self.bias)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
 
-LARGEST_BUCKET = 500_000_000  # elements that are reduced at once; DeepSpeed's default
+MAX_BUCKET = 500_000_000  # elements that are reduced at once; DeepSpeed's default
 
 
 def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_elements: int) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_eleme
     zero: dict[str, Any] = {
         "stage": stage,
         "overlap_comm": False,
-        "reduce_bucket_size": min(LARGEST_BUCKET, num_elements),
+        "reduce_bucket_size": min(MAX_BUCKET, num_elements),
         # Smaller parameters stay unsharded, because gathering costs more than their memory: up to 1/1000 of all.
         "stage3_param_persistence_threshold": min(100_000, num_elements // 1000),
     }

@@ -279,7 +279,7 @@ def machine_gib(config: ExperimentConfig) -> float | None:
         return None
     if config.engine.host_memory_gb is not None:
         return config.engine.host_memory_gb
-    return min(psutil.virtual_memory().total, _container_bytes()) / GIB if smallest_gpu_gib() is not None else None
+    return min(psutil.virtual_memory().total, _container_bytes()) / GIB if min_gpu_gib() is not None else None
 
 
 def _container_bytes() -> float:
@@ -297,12 +297,12 @@ def gpu_gib(config: ExperimentConfig) -> float | None:
     """
     if config.engine.device == "cpu":
         return None
-    known = [config.engine.gpu_memory_gb, smallest_gpu_gib()]
+    known = [config.engine.gpu_memory_gb, min_gpu_gib()]
     return min((size for size in known if size is not None), default=None)
 
 
 @cache
-def smallest_gpu_gib() -> float | None:
+def min_gpu_gib() -> float | None:
     """Memory of the smallest NVIDIA GPU here, in GiB. Does not call CUDA, which would fix the visible devices."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:

@@ -102,9 +102,9 @@ class TransformersSampler:
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], bool]]:
         """(token ids, log-probabilities, whether it was cut) for each request."""
         device = self.model.device
-        most = [request.most_tokens(limits) for request in requests]
+        most = [request.token_limit(limits) for request in requests]
         num_rows, max_tokens = len(requests), max(most)
-        most_B = torch.tensor(most, device=device) if min(most) < max_tokens else None
+        max_B = torch.tensor(most, device=device) if min(most) < max_tokens else None
         logits_BV = self.prefill(decoder, requests, max_tokens)
         token_BT = torch.full((num_rows, max_tokens), self._pad_id, device=device)
         logprob_BT = torch.zeros(num_rows, max_tokens, device=device)
@@ -125,8 +125,8 @@ class TransformersSampler:
             token_BT[row_C, t] = token_C  # finished rows too: tokens after their end are cut off below
             logprob_BT[row_C, t] = probability_CV.gather(1, token_C[:, None])[:, 0].log()
             is_alive_C = is_alive_C & (token_C[:, None] != stop_E).all(dim=1)
-            if most_B is not None:
-                is_alive_C &= most_B[row_C] > t + 1
+            if max_B is not None:
+                is_alive_C &= max_B[row_C] > t + 1
             num_alive = int(is_alive_C.sum())
             if num_alive == 0 or t == max_tokens - 1:
                 break
@@ -137,8 +137,8 @@ class TransformersSampler:
             logits_BV = decoder.extend(token_C)
         is_end_BT = torch.isin(token_BT[:, : t + 1], stop_E)
         last_B: Tensor | int = t
-        if most_B is not None:
-            last_B = (most_B - 1).clamp(max=t)
+        if max_B is not None:
+            last_B = (max_B - 1).clamp(max=t)
             is_end_BT &= torch.arange(t + 1, device=device) <= last_B[:, None]
         is_stopped_B = is_end_BT.any(dim=1)
         length_B = torch.where(is_stopped_B, is_end_BT.int().argmax(dim=1), last_B) + 1

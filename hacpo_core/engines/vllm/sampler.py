@@ -212,7 +212,7 @@ class VllmSampler:
         """
         from vllm import SamplingParams
 
-        lengths = [(len(request.prompt_ids), request.most_tokens(limits)) for request in requests]
+        lengths = [(len(request.prompt_ids), request.token_limit(limits)) for request in requests]
         prompt, response = max(lengths, key=sum, default=(0, 0))
         if prompt + response > self._max_tokens:
             raise EngineError(
@@ -226,7 +226,7 @@ class VllmSampler:
                 temperature=0.0 if limits.is_greedy else limits.temperature,
                 top_p=1.0 if limits.is_greedy else limits.top_p,
                 seed=request.seed % _SEEDS,
-                max_tokens=request.most_tokens(limits),
+                max_tokens=request.token_limit(limits),
                 logprobs=0,
                 stop_token_ids=stops,
                 ignore_eos=True,  # stop_token_ids contain all EOS ids, whatever the model folder's configuration says

@@ -21,7 +21,7 @@ class PeerSuccesses(Shuffled):
     Source: Mutual RL's SGT (2605.07244; every success); LUFFY (2504.14945; one per problem).
     """
 
-    most_per_problem: int = setting(
+    max_per_problem: int = setting(
         0,
         "most correct responses of peers per problem, drawn at random; 0: all of them",
         at_least=0,
@@ -70,14 +70,14 @@ class PeerSuccesses(Shuffled):
             group: [key for key in keys if group[0] == history.learner or key in is_right]
             for group, keys in groups.items()
         }
-        return self._drawn(successes, history) if self.most_per_problem else successes
+        return self._drawn(successes, history) if self.max_per_problem else successes
 
     def _drawn(self, groups: Groups, history: History) -> Groups:
         drawn: set[RowKey] = set()
         draw = generator(history.seed, "peer successes", history.step, history.learner)
         for problem_id in history.problem_ids:
             right = [key for agent in history.sources[1:] for key in groups.get((agent, problem_id), [])]
-            places = draw.permutation(len(right))[: self.most_per_problem]
+            places = draw.permutation(len(right))[: self.max_per_problem]
             drawn |= {right[place] for place in places.tolist()}
         return {
             group: keys if group[0] == history.learner else [key for key in keys if key in drawn]

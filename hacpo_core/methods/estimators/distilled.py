@@ -33,7 +33,7 @@ class Distilled(CapabilityEstimator):
         True,
         "subtract the mean over the agent's tokens of the step, which reduces noise and keeps the expected gradient",
     )
-    largest_difference: float = setting(
+    max_difference: float = setting(
         10.0, "bound on a token's difference: clipped to +- this value, in nats", above=0, at_most=1e3
     )
     keeps_rewards: bool = setting(False, "keep the advantages of verified rewards on rows that a teacher scores")
@@ -53,7 +53,7 @@ class Distilled(CapabilityEstimator):
 
     def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
         """Clipped, centred and weighted differences; 0 for tokens that the teacher did not score."""
-        cut_N = difference_N.clip(-self.largest_difference, self.largest_difference)
+        cut_N = difference_N.clip(-self.max_difference, self.max_difference)
         is_asked_N = ~np.isnan(difference_N)
         mean = float(cut_N[is_asked_N].mean()) if self.centres and is_asked_N.any() else 0.0
         return self.teacher_weight * np.where(is_asked_N, cut_N - mean, 0.0)

@@ -21,12 +21,12 @@ class DynamicSampling(EveryProblem):
     Source: DAPO (2503.14476), section 3.2; the joint decision is ours, see docs/decisions.md#dynamic-sampling.
     """
 
-    most_rounds: int = setting(3, "most rounds of sampling per step, the first one included", at_least=1, at_most=100)
+    max_rounds: int = setting(3, "most rounds of sampling per step, the first one included", at_least=1, at_most=100)
 
     @property
     def num_rounds(self) -> int:
         """The largest number of rounds."""
-        return self.most_rounds
+        return self.max_rounds
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         """All problems in the first round, then those whose rewards are all equal so far."""

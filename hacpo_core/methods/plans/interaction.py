@@ -40,7 +40,7 @@ class Interaction(EveryProblem):
     num_interactive: int = setting(
         2, "responses of each group whose prompt quotes a partner's response", at_least=1, at_most=1e4
     )
-    most_idea_chars: int = setting(
+    max_idea_chars: int = setting(
         2000, "longest quotation of a partner's response", unit="characters", at_least=1, at_most=1e7
     )
 
@@ -77,7 +77,7 @@ class Interaction(EveryProblem):
                 if not offered:
                     specs.append(SampleSpec(problem, i, task.limits))
                     continue
-                idea = offered[int(draw.integers(len(offered)))][: self.most_idea_chars]
+                idea = offered[int(draw.integers(len(offered)))][: self.max_idea_chars]
                 asked = _with_idea(problem, idea, COOPERATE if cooperates else COMPETE)
                 specs.append(SampleSpec(asked, i, task.limits, tag=INTERACTION))
         return specs, state

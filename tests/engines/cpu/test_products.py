@@ -27,8 +27,8 @@ from tests.engines.transformers.test_decoders import (
     MODELS,
     assert_batches_of_one_decoder_know_nothing_of_each_other,
     assert_weights_are_read_for_every_decoder,
-    largest_error,
     logits_of,
+    max_error,
     model_of,
 )
 
@@ -37,8 +37,8 @@ from tests.engines.transformers.test_decoders import (
 def slow_mkl(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor on which oneDNN is the faster one, and with sizes of these tests' models."""
     monkeypatch.setattr(products, "mkl_is_slow", lambda: True)
-    monkeypatch.setattr(products, "LEAST_CONVOLVED", 1)
-    monkeypatch.setattr(products, "LEAST_FROZEN", 1)
+    monkeypatch.setattr(products, "MIN_CONVOLVED", 1)
+    monkeypatch.setattr(products, "MIN_FROZEN", 1)
 
 
 def twins(*, bias: bool) -> tuple[nn.Linear, nn.Linear]:
@@ -106,7 +106,7 @@ def test_where_it_does_not_pay_the_bits_are_the_linear_layers(monkeypatch: pytes
     assert not same((160,))  # what the rest of this test tells apart
     assert same((100,))  # 16 does not divide it
     assert same((0,))
-    monkeypatch.setattr(products, "LEAST_CONVOLVED", 24 * 40 * 160 + 1)
+    monkeypatch.setattr(products, "MIN_CONVOLVED", 24 * 40 * 160 + 1)
     assert same((160,))
     assert not same((176,))
     other, plain = other.double(), plain.double()
@@ -150,12 +150,12 @@ def test_products_of_packed_and_of_transposed_weights(num_rows: int, has_bias: b
 
 @pytest.mark.usefixtures("slow_mkl")
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("limit", ["LARGEST_PACKED", "LARGEST_TWICE", None])
+@pytest.mark.parametrize("limit", ["MAX_PACKED", "MAX_TWICE", None])
 def test_decoder_computes_the_models_logits_with_packed_weights(
     name: str, limit: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if limit is not None:
-        monkeypatch.setattr(products if limit == "LARGEST_TWICE" else llama_decoder, limit, 0)
+        monkeypatch.setattr(products if limit == "MAX_TWICE" else llama_decoder, limit, 0)
     used: list[bool] = []
 
     def seen(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -167,8 +167,8 @@ def test_decoder_computes_the_models_logits_with_packed_weights(
     use_onednn(model)
     decoder = decoder_of(model)()
     assert isinstance(decoder, LlamaDecoder)
-    assert largest_error(logits_of(decoder), logits_of(ModelDecoder(model))) < 2e-5
-    assert used and set(used) == {limit != "LARGEST_PACKED"}
+    assert max_error(logits_of(decoder), logits_of(ModelDecoder(model))) < 2e-5
+    assert used and set(used) == {limit != "MAX_PACKED"}
 
 
 @pytest.mark.usefixtures("slow_mkl")
@@ -183,14 +183,14 @@ def test_packed_weights_serve_all_batches_of_a_decoder() -> None:
 
 @pytest.mark.usefixtures("slow_mkl")
 def test_few_rows_multiply_with_the_plain_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST_FROZEN", 10**9)
+    monkeypatch.setattr(products, "MIN_FROZEN", 10**9)
     monkeypatch.delattr(products, "product")
     model = model_of(MODELS["qwen3"])
-    assert largest_error(logits_of(decoder_of(model)()), logits_of(ModelDecoder(model))) < 2e-5
+    assert max_error(logits_of(decoder_of(model)()), logits_of(ModelDecoder(model))) < 2e-5
 
 
 def test_update_is_that_of_linear_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST_CONVOLVED", 1)
+    monkeypatch.setattr(products, "MIN_CONVOLVED", 1)
     results = []
     for is_slow in (False, True):
         monkeypatch.setattr(products, "mkl_is_slow", lambda is_slow=is_slow: is_slow)

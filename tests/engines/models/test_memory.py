@@ -160,7 +160,7 @@ def test_plan_that_a_machine_cannot_hold_is_refused_with_the_figure(monkeypatch:
     with pytest.raises(CapacityError, match=r"need at least 243 GiB of host memory, but the machine has 200; offload"):
         check_fits(replace(config, engine=replace(config.engine, host_memory_gb=200.0)), shapes)
     check_fits(replace(config, engine=replace(config.engine, host_memory_gb=250.0)), shapes)
-    monkeypatch.setattr(memory, "smallest_gpu_gib", lambda: 79.0)
+    monkeypatch.setattr(memory, "min_gpu_gib", lambda: 79.0)
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=100 * 2**30))
     with pytest.raises(CapacityError, match="but the machine has 100"):
         check_fits(config, shapes)
@@ -242,8 +242,8 @@ def test_gpu_that_is_here_counts_where_it_has_less_than_is_configured(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     # A process that has asked CUDA can choose no GPU of its own any more (flows/service/slots.py).
     monkeypatch.setattr(torch.cuda, "_lazy_init", None)
-    memory.smallest_gpu_gib.cache_clear()
+    memory.min_gpu_gib.cache_clear()
     try:
         assert gpu_gib(config_of("engine.gpu_memory_gb=79")) == expected
     finally:
-        memory.smallest_gpu_gib.cache_clear()
+        memory.min_gpu_gib.cache_clear()

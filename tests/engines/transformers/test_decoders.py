@@ -100,7 +100,7 @@ def logits_of(decoder: Decoder, *, input_UT: Tensor = INPUT_UT, num_tokens: int 
     return found
 
 
-def largest_error(found: list[Tensor], expected: list[Tensor]) -> float:
+def max_error(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((one - other).abs().max()) for one, other in zip(found, expected, strict=True))
 
 
@@ -113,7 +113,7 @@ def test_logits_are_those_of_the_models_own_class(name: str, is_padded: bool, mo
     decoder = decoder_of(model)()
     assert isinstance(decoder, LlamaDecoder)
     expected = logits_of(ModelDecoder(model), input_UT=input_UT)
-    assert largest_error(logits_of(decoder, input_UT=input_UT), expected) < 2e-5
+    assert max_error(logits_of(decoder, input_UT=input_UT), expected) < 2e-5
     assert min(float(logits.std()) for logits in expected) > 0.1
 
 
@@ -138,7 +138,7 @@ def test_logits_do_not_depend_on_the_parts_of_the_prompts(name: str, monkeypatch
         return start(decoder, input_UT, *args, **options)
 
     monkeypatch.setattr(ModelDecoder, "start", watched)
-    assert largest_error(logits_of(decoder), expected) < 2e-5
+    assert max_error(logits_of(decoder), expected) < 2e-5
     assert calls == [(1, 2), (1, 5), (1, 4)], "without the padding of longer prompts"
 
 
@@ -150,8 +150,8 @@ def assert_weights_are_read_for_every_decoder() -> None:
         for parameter in model.parameters():
             parameter.mul_(1.2)
     after = logits_of(make())
-    assert largest_error(after, logits_of(ModelDecoder(model))) < 5e-5
-    assert largest_error(after, before) > 0.1
+    assert max_error(after, logits_of(ModelDecoder(model))) < 5e-5
+    assert max_error(after, before) > 0.1
 
 
 def test_weights_are_read_for_every_decoder() -> None:
@@ -164,7 +164,7 @@ def assert_batches_of_one_decoder_know_nothing_of_each_other() -> None:
     assert isinstance(decoder, LlamaDecoder)
     for input_UT in (INPUT_UT, INPUT_UT.clamp(min=1), INPUT_UT[:, 2:].clamp(min=1), INPUT_UT):
         expected = logits_of(ModelDecoder(model), input_UT=input_UT)
-        assert largest_error(logits_of(decoder, input_UT=input_UT), expected) < 2e-5
+        assert max_error(logits_of(decoder, input_UT=input_UT), expected) < 2e-5
 
 
 def test_batches_of_one_decoder_know_nothing_of_each_other() -> None:
@@ -180,7 +180,7 @@ def test_bf16_differs_by_its_own_noise(has_wide_head: bool) -> None:
     found = logits_of(decoder)
     assert expected[-1].dtype == found[-1].dtype == (torch.float32 if has_wide_head else torch.bfloat16)
     scale = max(float(logits.abs().max()) for logits in expected)
-    assert largest_error(found, expected) < 0.1 * scale
+    assert max_error(found, expected) < 0.1 * scale
 
 
 UNLIKE = {
@@ -248,7 +248,7 @@ def test_deep_model_with_outliers_is_decoded_fast_although_it_is_noisy(family: s
     expected, found = logits_of(ModelDecoder(model)), logits_of(decoder)
     if dtype == torch.float32:  # over 32 eps of the largest logit, yet only noise
         largest = max(float(logits.abs().max()) for logits in expected)
-        assert largest * 2**5 * torch.finfo(dtype).eps < largest_error(found, expected) < 1e-3 * largest
+        assert largest * 2**5 * torch.finfo(dtype).eps < max_error(found, expected) < 1e-3 * largest
 
 
 def changed_layers(**columns: Any) -> Callable[[LlamaDecoder], None]:

@@ -22,7 +22,7 @@ from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.records.tracked import is_open, mark_open
 from flows.runs.experiment import run_experiment
 from flows.service.host import Timeouts
-from flows.service.reconciler import MOST_RESTARTS, Reconciler
+from flows.service.reconciler import MAX_RESTARTS, Reconciler
 from hacpo_core.config import TrackingConfig
 from hacpo_core.errors import ServerError
 from hacpo_core.phases.runner import DirectRunner
@@ -173,21 +173,21 @@ def test_nothing_is_read_of_what_needs_no_judgement(
 
 
 def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS - 1}@0")
-    assert check_once(schedule) == [f"x: its process died; resubmitted ({MOST_RESTARTS} of {MOST_RESTARTS})"]
-    assert schedule.submitted == [[f"restarts:{MOST_RESTARTS}@0"]]
-    last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MOST_RESTARTS}@0")
-    assert check_once(last) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MAX_RESTARTS - 1}@0")
+    assert check_once(schedule) == [f"x: its process died; resubmitted ({MAX_RESTARTS} of {MAX_RESTARTS})"]
+    assert schedule.submitted == [[f"restarts:{MAX_RESTARTS}@0"]]
+    last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MAX_RESTARTS}@0")
+    assert check_once(last) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
     assert (last.states, last.submitted) == (["CRASHED"], [])
     status = experiment_status(last.root("x"))
     assert status.reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run failed`"
 
 
 def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING", "a person's tag", f"restarts:{MOST_RESTARTS}@7")
+    schedule = schedule_of(tmp_path, "RUNNING", "a person's tag", f"restarts:{MAX_RESTARTS}@7")
     steps = schedule.root("x") / "steps"
     (steps / "000007").mkdir(parents=True)
-    assert check_once(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    assert check_once(schedule) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
     (schedule.root("x") / FAILURE_FILE).unlink()
     (steps / "000008").mkdir()
     check_once(schedule)
@@ -195,8 +195,8 @@ def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None
 
 
 def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MOST_RESTARTS}@0")
-    assert check_once(schedule) == [f"x: its process died; given up after {MOST_RESTARTS} restarts"]
+    schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MAX_RESTARTS}@0")
+    assert check_once(schedule) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
     assert experiment_status(schedule.root("x")).state == "failed"
     assert check_once(schedule) == [], "once"
 
@@ -214,7 +214,7 @@ def test_what_is_given_up_is_told_to_the_webhook_with_the_grid_that_ends(
     tmp_path: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, webhook.url)
-    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MOST_RESTARTS}@0")
+    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MAX_RESTARTS}@0")
     grid_of_done_and(schedule)
     check_once(schedule)
     check_once(schedule)
@@ -243,7 +243,7 @@ def test_grid_whose_last_run_is_cancelled_is_told_once_for_each_cancellation(
 def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "CRASHED")
     schedule.run.state.message = "Prefect did not run a task\nand much more"  # type: ignore[union-attr]
-    assert check_once(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MOST_RESTARTS})"]
+    assert check_once(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MAX_RESTARTS})"]
 
 
 @pytest.mark.parametrize(

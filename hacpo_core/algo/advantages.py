@@ -122,7 +122,7 @@ def standardise(reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline) -
 
     Returns:
         advantage_PAG, dimensionless; in units of reward if the baseline has no divisor.
-    Source: HACPO Eq. 6 and 10 (baseline of the source) or 50 (of the learner); 0 for groups of equal rewards as in the
+    Source: HACPO Eq. 6, 10 (baseline of the source) or Eq. 50 (of the learner); 0 for groups of equal rewards as in the
     official code. See docs/decisions.md#cross-baseline.
     """
     advantage_PAG = reward_PAG - baseline.mean_PA[:, :, None]

@@ -1,4 +1,4 @@
-"""Writes the results in benchmarks/results as tables into docs/performance.md, between its markers.
+"""Writes the results in benchmarks/results as tables into docs/performance.md and docs/history.md, between markers.
 
 Usage: python -m benchmarks.tables
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.measure import RESULTS
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("performance.md", "history.md")]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -147,17 +147,6 @@ def scaling(result: dict[str, Any]) -> str:
     return "\n\n".join(tables)
 
 
-def cpu_pieces(result: dict[str, Any]) -> str:
-    """Table of each piece's gain, with a row per piece and a column per model and batch."""
-    columns = list(dict.fromkeys((entry["weights"], entry["size"]) for entry in result["results"]))
-    gains: dict[tuple[str, str], dict[tuple[int, str], float]] = {}
-    for entry in result["results"]:
-        place = gains.setdefault((entry["what"], entry["piece"]), {})
-        place[entry["weights"], entry["size"]] = entry["without_over_with"]
-    rows = [[*piece, *(of.get(column, "") for column in columns)] for piece, of in gains.items()]
-    return table(["of", "piece", *(f"{weights / 1e6:.1f} M, {size}" for weights, size in columns)], rows)
-
-
 def gpu_engines(result: dict[str, Any]) -> str:
     """Table with a row per model, hardware file and device: rates of the steps, and the outcome of the last one."""
     rows = []
@@ -181,18 +170,19 @@ def gpu_engines(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Update the tables of docs/performance.md."""
-    text = PAGE.read_text(encoding="utf-8")
-    small = (against_trl, sampling, update, verification, orchestration, scaling)
-    for make in (*small, real_models, cpu_pieces, gpu_engines):
+    """Update the tables of both pages."""
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    for make in (against_trl, sampling, update, verification, orchestration, scaling, real_models, gpu_engines):
         name = make.__name__
         path = RESULTS / f"{name}.json"
         if path.is_file():
             result = json.loads(path.read_text(encoding="utf-8"))
             filled = f"{make(result)}\n\nMachine: {result['machine']}."
             mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-            text = mark.sub(lambda match, filled=filled: f"{match[1]}{filled}\n{match[2]}", text)  # type: ignore[misc]
-    PAGE.write_text(text, encoding="utf-8")
+            for page, text in texts.items():
+                texts[page] = mark.sub(lambda match, filled=filled: f"{match[1]}{filled}\n{match[2]}", text)  # type: ignore[misc]
+    for page, text in texts.items():
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

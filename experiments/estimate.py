@@ -6,7 +6,7 @@
               = sum_k busy[k] / devices[k]       agents that share devices
     occupied  = wall x devices that the experiment holds from start to end
 
-Verification, weight hand-overs and checkpoints are not included; `experiments.phase_times` counts them.
+Verification, weight hand-overs and checkpoints are not included.
 """
 
 from __future__ import annotations

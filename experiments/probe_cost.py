@@ -6,7 +6,7 @@
     step         = sum over agents that take turns, or the largest of agents that work side by side
 
 The backward pass counts as two forward passes, recomputed activations as one more. Optimizer steps, hand-overs of
-weights and checkpoints are not included; `experiments.phase_times` counts them.
+weights and checkpoints are not included.
 """
 
 from __future__ import annotations

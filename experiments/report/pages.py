@@ -14,7 +14,6 @@ from experiments.look.charts import Chart
 from experiments.look.pictures import svg
 from experiments.planner import Cell, GridPlan
 from experiments.published.tables import BENCHMARKS
-from experiments.report.appendix import audit
 from experiments.report.cells import REFERENCE, Results, Run, Variant, read_results
 from experiments.report.costs import cost_table, gained_for_half, is_on_cpu
 from experiments.report.curves import training_curves
@@ -84,7 +83,7 @@ def report_content(grid: GridPlan) -> Mapping[str, Any]:
         "uses_cpu": any(map(is_on_cpu, results.runs)),
         "half": gained_for_half(results, benchmarks),
         "curves": list(training_curves(results)),
-        "audit": audit() if is_of_paper else None,
+        "is_of_paper": is_of_paper,
         "settings": _settings(results),
     }
 

@@ -37,7 +37,7 @@ from experiments.report.tables import with_interval
 from flows.service.server import find_server
 from hacpo_core.config.addresses import STATE_FILE, VIEW_KEY
 from hacpo_core.errors import StoreError
-from hacpo_core.store.files import read_json
+from hacpo_core.files import read_json
 
 HERE = Path(__file__).parent
 STATIC_FOLDERS = (HERE / "static", LOOK)

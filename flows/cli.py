@@ -32,7 +32,7 @@ from flows.commands.options import EXIT_RUN
 from flows.commands.server import server_app
 from flows.process import configure_process
 from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, ModelError
-from hacpo_core.store.files import FULL_DISK
+from hacpo_core.files import FULL_DISK
 
 EXIT_INPUT, EXIT_LOCKED, EXIT_INTERRUPTED = 2, 4, 130
 _DISK_ERRORS = (

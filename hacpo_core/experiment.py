@@ -14,9 +14,9 @@ from hacpo_core.data.training import step_problems
 from hacpo_core.methods.state import decode
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
+from hacpo_core.placement.checkpoints import Checkpoint
 from hacpo_core.records import Problem
 from hacpo_core.stopwatch import Stopwatch
-from hacpo_core.store.checkpoints import Checkpoint
 from hacpo_core.store.ledger import Ledger
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.rewards import Rewards

@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from hacpo_core.config.addresses import VIEW_KEY, has_password, is_server, sqlite_path, without_password
 from hacpo_core.errors import TrackingError, first_line
-from hacpo_core.store.files import write_json
+from hacpo_core.files import write_json
 
 _log = logging.getLogger(__name__)
 _MAX_PARAMS, _MAX_POINTS = 100, 1000  # per call

@@ -23,13 +23,13 @@ from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.evaluation.results import results
+from hacpo_core.files import read_json
 from hacpo_core.methods.base import History, State
 from hacpo_core.methods.builders.shuffled import Shuffled
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.placement import checkpoints
+from hacpo_core.placement.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.records import RowKey
-from hacpo_core.store import checkpoints
-from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint
-from hacpo_core.store.files import read_json
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import finish, mlflow_points, outcome
@@ -42,8 +42,8 @@ Outcome = Callable[[Plan], dict[str, Any]]
 
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:
     """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
-    import hacpo_core.store.checkpoints as checkpoints
-    import hacpo_core.store.files as files
+    import hacpo_core.files as files
+    import hacpo_core.placement.checkpoints as checkpoints
     import hacpo_core.store.steps as store
     import hacpo_core.tracking as tracking
     from hacpo_core.engines.torch.learner import TorchLearner

@@ -34,8 +34,8 @@ from flows.records.gridfile import GridCell
 from flows.records.runlog import LOG_FILE, LogLine, read_log
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
+from hacpo_core.files import read_json
 from hacpo_core.phases.definitions import definition
-from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 
 ACCURACY = "accuracy"

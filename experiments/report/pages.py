@@ -24,8 +24,8 @@ from experiments.report.tables import accuracy_table, exponent_table, printed_in
 from flows.planning.compose import to_yaml
 from flows.runs.verifier import gold_lines, known_unreadable_golds
 from hacpo_core.config import as_dict, flatten
+from hacpo_core.files import write_atomically
 from hacpo_core.phases.health import findings_of
-from hacpo_core.store.files import write_atomically
 from hacpo_core.store.steps import StepStore
 
 

@@ -16,8 +16,8 @@ from experiments.report.document import to_html, to_markdown
 from flows.planning.plans import Plan
 from flows.runs.probe import AgentProbe, Probe
 from flows.runs.probe_rows import PairProbe
+from hacpo_core.files import write_atomically
 from hacpo_core.phases.health_rules import sampler_limit
-from hacpo_core.store.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True)

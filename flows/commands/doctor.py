@@ -42,7 +42,7 @@ def doctor(
 def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -> None:
     """Print the result of each step of each trial when it ends, and save all of them as JSON."""
     from flows.doctor.engine_trial import TrialStep, trial_report
-    from hacpo_core.store.files import write_json
+    from hacpo_core.files import write_json
 
     def show(line: TrialStep | str) -> None:
         if not as_json:

@@ -36,10 +36,10 @@ from hacpo_core.engines.replay import UpdateTrace, compare
 from hacpo_core.engines.torch.offload import release_unused
 from hacpo_core.methods.base import SampleSpec
 from hacpo_core.placement.base import Placement
+from hacpo_core.placement.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses
-from hacpo_core.store.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.versions import version_tags
 
 AGENT = "trial"

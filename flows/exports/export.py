@@ -17,8 +17,8 @@ from pathlib import Path
 from flows.exports.model_card import model_card
 from flows.planning.plans import Plan
 from hacpo_core.errors import ConfigError, ServerError, StoreError, first_line
-from hacpo_core.store.checkpoints import SavedModel, checkpoint_steps, saved_model
-from hacpo_core.store.files import FULL_DISK, sync
+from hacpo_core.files import FULL_DISK, sync
+from hacpo_core.placement.checkpoints import SavedModel, checkpoint_steps, saved_model
 
 CARD_FILE = "README.md"
 _BLOCK = 2**20

@@ -23,7 +23,7 @@ from flows.service.slots import gpu_slots
 from hacpo_core.config import AgentConfig
 from hacpo_core.engines.models.loading import check_device
 from hacpo_core.errors import ConfigError, EngineError, first_line
-from hacpo_core.store.files import write_json
+from hacpo_core.files import write_json
 
 NAME = "lm-eval"
 """name of the harness on the command line, and of its results folder in an experiment's folder"""

@@ -16,9 +16,9 @@ from hacpo_core.config.addresses import without_password
 from hacpo_core.engines.models.folders import is_hub_name
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import intact_results
+from hacpo_core.files import read_json
 from hacpo_core.methods.registry import trains_alone
-from hacpo_core.store.checkpoints import SavedModel
-from hacpo_core.store.files import read_json
+from hacpo_core.placement.checkpoints import SavedModel
 from hacpo_core.store.steps import StepStore
 from hacpo_core.versions import version_tags
 

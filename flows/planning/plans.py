@@ -24,8 +24,8 @@ from hacpo_core.data.rows import warn_once
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.models.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from hacpo_core.errors import ConfigError, DataError, HacpoError, ModelError, StoreError
+from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
 from hacpo_core.placement.initial_model import InitialModel
-from hacpo_core.store.files import read_json, sha256_of, write_atomically, write_json
 
 CONTENTS_FILE = "contents.json"
 """digests of the models, data files and user code that the configuration refers to"""

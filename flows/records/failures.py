@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from flows.records.files import read_record
 from hacpo_core.errors import LockedError, ServerError, StoreError
-from hacpo_core.store.files import write_json
+from hacpo_core.files import write_json
 
 _log = logging.getLogger(__name__)
 FAILURE_FILE = "failure.json"

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from flows.records.files import read_record
 from hacpo_core.errors import ConfigError
-from hacpo_core.store.files import write_errors, write_json
+from hacpo_core.files import write_errors, write_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from flows.records.files import read_record
 from flows.records.tracked import reopen
 from hacpo_core.errors import ConfigError
-from hacpo_core.store.files import write_json
+from hacpo_core.files import write_json
 
 NOTES_FILE = "notes.json"
 MAX_CHARACTERS = 10_000

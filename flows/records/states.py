@@ -8,7 +8,7 @@ from pathlib import Path
 from flows.records.failures import Failure, read_failure
 from flows.records.progress import Progress, read_progress
 from hacpo_core.errors import StoreError
-from hacpo_core.store.files import read_json
+from hacpo_core.files import read_json
 from hacpo_core.store.lock import is_locked
 
 CONFIG_FILE = "config.yaml"

@@ -8,7 +8,7 @@ from typing import Any
 from flows.records.files import experiments_dir
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
-from hacpo_core.store.files import read_json, write_json
+from hacpo_core.files import read_json, write_json
 from hacpo_core.store.lock import is_locked
 
 

@@ -13,8 +13,8 @@ from flows.records.runlog import log_entry
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult
+from hacpo_core.files import write_json
 from hacpo_core.phases.health import Finding, Health
-from hacpo_core.store.files import write_json
 from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)

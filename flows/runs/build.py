@@ -21,12 +21,12 @@ from hacpo_core.engines.models.loading import check_device
 from hacpo_core.errors import DataError, StoreError, first_line
 from hacpo_core.evaluation.prompts import check_prompts
 from hacpo_core.experiment import Experiment
+from hacpo_core.files import read_json, write_json
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
+from hacpo_core.placement.checkpoints import Checkpoint, latest_checkpoint
 from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem, WarmUpProgress
-from hacpo_core.store.checkpoints import Checkpoint, latest_checkpoint
-from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.ledger import Ledger
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import StepStore

@@ -27,9 +27,9 @@ from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.experiment import Experiment
+from hacpo_core.files import sync, write_errors, write_json
 from hacpo_core.phases.checkpoint import checkpoint
 from hacpo_core.phases.runner import Handle, Runner
-from hacpo_core.store.files import sync, write_errors, write_json
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.versions import version_tags
 

@@ -17,7 +17,7 @@ from flows.runs.results import read_final
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import ConfigError, HacpoError
-from hacpo_core.store.files import make_folder
+from hacpo_core.files import make_folder
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 

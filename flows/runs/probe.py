@@ -27,6 +27,7 @@ from flows.runs.probe_rows import QUANTILES, STEP, PairProbe, pair_probe, rows_o
 from hacpo_core.engines.models.memory import ModelShape, folder_shape
 from hacpo_core.evaluation.metrics import MetricEstimate, average_at_k, mean_with_interval
 from hacpo_core.experiment import Experiment
+from hacpo_core.files import write_errors
 from hacpo_core.methods.base import Estimate, SampleSpec, ScoredStep
 from hacpo_core.methods.checks import checked_estimate, checked_shape
 from hacpo_core.phases.update import with_agent
@@ -34,7 +35,6 @@ from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.seeds import generator
-from hacpo_core.store.files import write_errors
 
 
 @dataclass(frozen=True, slots=True)

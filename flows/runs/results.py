@@ -13,7 +13,7 @@ from flows.records.states import RESULT_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, results
-from hacpo_core.store.files import read_json
+from hacpo_core.files import read_json
 from hacpo_core.store.steps import StepStore
 
 if TYPE_CHECKING:  # pandas takes 0.2 s, and Experiment imports torch

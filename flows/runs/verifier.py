@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
+from hacpo_core.files import read_json, write_json
 from hacpo_core.records import Problem
-from hacpo_core.store.files import read_json, write_json
 from hacpo_core.verify.pool import VerifierPool
 
 GOLDS_FILE = "unreadable_golds.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.update import with_agent
-from hacpo_core.store.checkpoints import save_checkpoint
+from hacpo_core.placement.checkpoints import save_checkpoint
 
 
 def checkpoint(experiment: Experiment, step: int) -> None:

@@ -20,8 +20,8 @@ from hacpo_core.engines.torch.offload import release_unused
 from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import AppliedUpdate, Purpose
+from hacpo_core.placement.checkpoints import Checkpoint, latest_checkpoint
 from hacpo_core.responses import Responses
-from hacpo_core.store.checkpoints import Checkpoint, latest_checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Placement(ABC):
 
     @abstractmethod
     def _save(self, name: str, folder: Path) -> dict[str, Any]:
-        """Save the agent in a folder, as `hacpo_core.store.checkpoints.save_agent` does."""
+        """Save the agent in a folder, as `hacpo_core.placement.checkpoints.save_agent` does."""
 
     @property
     def shares_devices(self) -> bool:

@@ -26,8 +26,8 @@ from hacpo_core.engines.models.folders import (
     model_fingerprint,
 )
 from hacpo_core.errors import DataError, ModelError
+from hacpo_core.files import make_folder, read_json, sha256_of, write_json
 from hacpo_core.records import WarmUpProgress
-from hacpo_core.store.files import make_folder, read_json, sha256_of, write_json
 from hacpo_core.tiny.folders import tiny_model_folder
 from hacpo_core.warm_up.solutions import read_solutions, solution_rows, solutions_file
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hacpo_core.placement.agents import Agent
 from hacpo_core.placement.base import Placement
-from hacpo_core.store.checkpoints import Checkpoint, load_agent, save_agent
+from hacpo_core.placement.checkpoints import Checkpoint, load_agent, save_agent
 
 
 class LocalPlacement(Placement):

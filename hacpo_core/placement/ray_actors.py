@@ -36,9 +36,9 @@ from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent, AppliedUpdate, Purpose, distinct_problems, share_of
 from hacpo_core.placement.base import Placement
+from hacpo_core.placement.checkpoints import Checkpoint, load_agent, save_agent
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses
-from hacpo_core.store.checkpoints import Checkpoint, load_agent, save_agent
 
 try:
     import ray

@@ -21,6 +21,7 @@ from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes
 from hacpo_core.engines.replay import Replay, Setup, UpdateTrace
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
+from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.base import Carried, Estimate
 from hacpo_core.records import PhaseCost
 from hacpo_core.responses import (
@@ -32,7 +33,6 @@ from hacpo_core.responses import (
     verdicts_as_arrow,
     verdicts_from_arrow,
 )
-from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore, phase_name
 
 _T = TypeVar("_T")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hacpo_core.errors import LockedError
-from hacpo_core.store.files import write_errors
+from hacpo_core.files import write_errors
 
 HEARTBEAT_S = 10.0
 STALE_S = 90.0

@@ -28,8 +28,8 @@ import pyarrow
 from pyarrow import parquet
 
 from hacpo_core.errors import StoreError
+from hacpo_core.files import as_json, read_json, sha256_of, sync, write_atomically, write_errors
 from hacpo_core.store.background import Background
-from hacpo_core.store.files import as_json, read_json, sha256_of, sync, write_atomically, write_errors
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"

@@ -31,9 +31,9 @@ from hacpo_core.engines.models.tensor_files import TensorFile, TensorPart, write
 from hacpo_core.engines.scoring import ScoringHead, scoring_head
 from hacpo_core.engines.torch.optimizer import adamw, learning_rate
 from hacpo_core.errors import EngineError, first_line
+from hacpo_core.files import write_errors
 from hacpo_core.records import WarmUpProgress
 from hacpo_core.seeds import generator
-from hacpo_core.store.files import write_errors
 
 SAVE_EVERY_S = 120.0
 """seconds between saves of an unfinished warm-up"""

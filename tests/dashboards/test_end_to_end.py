@@ -17,7 +17,7 @@ from flows.service.deployments import deploy
 from flows.service.processes import end_family
 from flows.service.schedule import Schedule
 from flows.service.server import ensure_server, find_reconciler, stop_server
-from hacpo_core.store.files import read_json
+from hacpo_core.files import read_json
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots
 from tests.waiting import wait_until
 

@@ -29,8 +29,8 @@ from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
 from flows.service.schedule import ScheduledRun
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
+from hacpo_core.files import read_json, write_json
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.lock import ExperimentLock
 
 

@@ -95,7 +95,7 @@ def test_clock_moves_time_and_datetime_alike_and_leaves_the_monotonic_clock(tmp_
 POINTS = """
 import sys
 from pathlib import Path
-from hacpo_core.store.files import write_json
+from hacpo_core.files import write_json
 folder = Path(sys.argv[1])
 for number in range(3):
     write_json(folder / f"{number}.json", {})

@@ -15,10 +15,10 @@ from hacpo_core.engines.base import MinibatchOutcome
 from hacpo_core.engines.replay import Setup, UpdateTrace
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
+from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.base import Carried, Estimate
 from hacpo_core.records import PhaseCost, Verdict
 from hacpo_core.responses import Responses, Verdicts
-from hacpo_core.store.files import read_json, write_json
 from hacpo_core.store.ledger import EstimatedStep, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
 from hacpo_core.store.steps import MANIFEST, StepStore
 from tests.rollouts import Rollout, responses_of

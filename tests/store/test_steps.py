@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hacpo_core.errors import LockedError, StoreError
-from hacpo_core.store.files import read_json, write_errors, write_json
+from hacpo_core.files import read_json, write_errors, write_json
 from hacpo_core.store.lock import ExperimentLock, is_locked
 from hacpo_core.store.steps import StepStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hacpo_core.errors import StoreError
-from hacpo_core.store.files import read_json
+from hacpo_core.files import read_json
 from hacpo_core.store.steps import MANIFEST, StepStore
 
 _log = logging.getLogger(__name__)

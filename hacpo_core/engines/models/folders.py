@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hacpo_core.errors import ModelError
-from hacpo_core.store.files import sha256_of
+from hacpo_core.files import sha256_of
 
 CONVERSION_VERSION = 1
 """of converted GGUF files; raise it when the same file would give another folder, so that old caches are not used"""

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hacpo_core.engines.models.tensor_files import TensorFile, TensorPart, write_tensors
-from hacpo_core.store.files import sha256_of
+from hacpo_core.files import sha256_of
 
 TENSORS = {
     "a.b": torch.arange(6, dtype=torch.float32).reshape(2, 3).T,  # not contiguous

@@ -37,9 +37,9 @@ from hacpo_core.engines.torch.lora import (
 from hacpo_core.engines.transformers.sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
+from hacpo_core.placement.checkpoints import latest_checkpoint, load_agent
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import SamplingLimits
-from hacpo_core.store.checkpoints import latest_checkpoint, load_agent
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, responses_of, scored, small_model
 from tests.engines.training import GSPO, HACPO, learner_of, optimizer_tensors, requests, rows_of, run
 from tests.test_resume import break_off, finish

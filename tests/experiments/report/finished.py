@@ -16,8 +16,8 @@ from flows.runs.experiment import RESULT_FILE
 from hacpo_core.config import EngineConfig, PairConfig
 from hacpo_core.evaluation.metrics import estimates
 from hacpo_core.evaluation.results import EvaluationResult, result_phase
+from hacpo_core.files import write_json
 from hacpo_core.records import PhaseCost
-from hacpo_core.store.files import write_json
 from hacpo_core.store.steps import StepStore
 
 AGENTS = ("qwen-tiny", "llama-tiny")

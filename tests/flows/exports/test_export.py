@@ -31,13 +31,13 @@ from flows.runs.results import read_curves, read_final
 from hacpo_core.config import as_dict
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.errors import ServerError, StoreError
+from hacpo_core.files import sha256_of
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent
+from hacpo_core.placement.checkpoints import latest_checkpoint, load_agent, saved_model
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Message
-from hacpo_core.store.checkpoints import latest_checkpoint, load_agent, saved_model
-from hacpo_core.store.files import sha256_of
 
 pytestmark = pytest.mark.slow
 SETTINGS = ("train.num_steps=2", "checkpoint.every=1", "evaluate.during=[]", "evaluate.final=[test]")

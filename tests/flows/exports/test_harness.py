@@ -15,8 +15,8 @@ from flows.exports.harness import ExportedModel, HarnessOptions, check_options, 
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.files import read_json
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.store.files import read_json
 
 SHORT = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]")
 CHOICE = """

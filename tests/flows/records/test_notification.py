@@ -13,7 +13,7 @@ from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.notification import URL_VARIABLE, notified
 from flows.records.states import RESULT_FILE
 from hacpo_core.errors import DataError, LockedError
-from hacpo_core.store.files import write_json
+from hacpo_core.files import write_json
 from tests.flows.webhook import Webhook
 
 

@@ -20,8 +20,8 @@ from hacpo_core.config import threads
 from hacpo_core.config.threads import SLOTS
 from hacpo_core.engines.models.loading import LengthLimits, length_limits
 from hacpo_core.errors import DataError
+from hacpo_core.files import read_json
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import REPLAYS_FILE
 from tests.experiments_outcome import finish, outcome
 

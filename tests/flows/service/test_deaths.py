@@ -21,7 +21,7 @@ from flows.service.reconciler import Reconciler
 from flows.service.schedule import RefusedError, Schedule
 from flows.service.server import ensure_server, find_server, is_healthy, stop_server
 from flows.service.worker import find_worker
-from hacpo_core.store.files import read_json
+from hacpo_core.files import read_json
 from tests.experiments_outcome import outcome
 from tests.waiting import wait_until
 

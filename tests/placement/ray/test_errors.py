@@ -60,7 +60,7 @@ def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_ch
 ) -> None:
     class Full(ray_actors.Rank):
         def save(self, *arguments: Any) -> dict[str, Any]:
-            from hacpo_core.store import checkpoints
+            from hacpo_core.placement import checkpoints
 
             def full(*_: Any) -> None:
                 raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")

@@ -21,9 +21,9 @@ from flows.records.progress import Progress
 from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.files import read_json
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.initial_model import InitialModel
-from hacpo_core.store.files import read_json
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 from tests.experiments_outcome import finish, outcome
 from tests.placement.ray.conftest import RAY
@@ -48,7 +48,7 @@ class DyingRank(ray_actors.Rank):
         from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
         from hacpo_core.engines.torch.learner import TorchLearner
         from hacpo_core.engines.transformers.sampler import TransformersSampler
-        from hacpo_core.store import checkpoints
+        from hacpo_core.placement import checkpoints
 
         orders = orders_of(config.runtime.runs_dir, name)
         if not orders.exists():

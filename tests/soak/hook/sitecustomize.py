@@ -28,9 +28,9 @@ from typing import Any
 
 SYSTEM = {"rename": os, "fsync": os, "flock": fcntl}
 OWN = {
-    "write": ("hacpo_core.store.files", "write_atomically"),
+    "write": ("hacpo_core.files", "write_atomically"),
     "commit": ("hacpo_core.store.steps", "StepStore.commit"),
-    "checkpoint": ("hacpo_core.store.checkpoints", "save_checkpoint"),
+    "checkpoint": ("hacpo_core.placement.checkpoints", "save_checkpoint"),
 }
 """module and attribute of a call; it is changed when the module has been imported, before others import from it"""
 

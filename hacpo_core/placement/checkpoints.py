@@ -26,9 +26,9 @@ from hacpo_core.engines.models.tensor_files import TensorFile, write_tensors
 from hacpo_core.engines.torch.lora import save_model
 from hacpo_core.engines.weights import DIGEST_KIND
 from hacpo_core.errors import StoreError
+from hacpo_core.files import read_json, sha256_of, sync, write_json
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent
-from hacpo_core.store.files import read_json, sha256_of, sync, write_json
 from hacpo_core.store.steps import MANIFEST
 
 OPTIMIZER_FILE = "optimizer.safetensors"

@@ -15,8 +15,8 @@ import torch
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
-from hacpo_core.store.checkpoints import OPTIMIZER_FILE, latest_checkpoint, save_agent, save_checkpoint
-from hacpo_core.store.files import sha256_of
+from hacpo_core.files import sha256_of
+from hacpo_core.placement.checkpoints import OPTIMIZER_FILE, latest_checkpoint, save_agent, save_checkpoint
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_no_rank_holds_more_than_one_tensor_of_the_optimizer(
         refresh_policy=lambda: None, optimizer_parts=lambda: counted_parts(5, alive), num_updates=3, policy=None
     )
     monkeypatch.setattr(
-        "hacpo_core.store.checkpoints.save_model",
+        "hacpo_core.placement.checkpoints.save_model",
         lambda _, folder: (folder / "model.safetensors").write_bytes(b"weights"),
     )
     entry = save_agent(agent_of(learner), tmp_path / "qwen", writes=writes)
@@ -99,7 +99,7 @@ def test_sampler_sleeps_while_tensors_are_gathered(
     learner = SimpleNamespace(refresh_policy=lambda: None, optimizer_parts=parts, num_updates=3, policy=None)
     agent = agent_of(learner)
     agent.sampler.rest = lambda: events.append("rest")
-    monkeypatch.setattr("hacpo_core.store.checkpoints.save_model", lambda *_: None)
+    monkeypatch.setattr("hacpo_core.placement.checkpoints.save_model", lambda *_: None)
     save_agent(agent, tmp_path / "qwen", writes=writes)
     assert events == ["rest", "gather"]
 
@@ -112,7 +112,7 @@ def test_no_file_of_a_checkpoint_is_read_again_to_be_hashed(tmp_path: Path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            "hacpo_core.store.checkpoints.sha256_of", lambda _: pytest.fail("was hashed while it was written")
+            "hacpo_core.placement.checkpoints.sha256_of", lambda _: pytest.fail("was hashed while it was written")
         )
         save_checkpoint(tmp_path, 2, ["qwen", "llama"], save, {"qwen": [0.5]}, keep=1)
     found = latest_checkpoint(tmp_path)

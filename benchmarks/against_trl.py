@@ -39,11 +39,11 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.tokens.retokenize import decode_response
-from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.cpu.products import IMAGES
-from hacpo_core.engines.speedups import speed_up
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.cpu.speedups import speed_up
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.sampling.base import SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.methods.base import Objective
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip

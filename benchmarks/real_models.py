@@ -32,10 +32,10 @@ from flows.planning.compose import compose
 from flows.planning.plans import plan, save_plan
 from flows.runs.build import open_experiment
 from flows.runs.experiment import evaluate_agents
-from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.speedups import speed_up
-from hacpo_core.engines.transformers.decoders import ModelDecoder
-from hacpo_core.engines.transformers.sampler import TransformersSampler, choose
+from hacpo_core.engines.cpu.speedups import speed_up
+from hacpo_core.engines.sampling.base import SampleRequest
+from hacpo_core.engines.sampling.decoders import ModelDecoder
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler, choose
 from hacpo_core.methods.base import SampleSpec
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.phases.update import with_agent

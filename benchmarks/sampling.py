@@ -25,9 +25,9 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.measure import in_turn, linear_products, matmul_peaks, median_ratio, read_bandwidth, write_result
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
-from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.speedups import speed_up
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.cpu.speedups import speed_up
+from hacpo_core.engines.sampling.base import SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.records import SamplingLimits
 

@@ -27,11 +27,11 @@ from benchmarks.measure import PeakMemory, child, in_turn, matmul_peaks, median_
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch, own_minibatch
-from hacpo_core.engines.layouts import ForwardPass, forward_passes
-from hacpo_core.engines.logprobs import token_scores
-from hacpo_core.engines.speedups import speed_up
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.torch.optimizer import adamw
+from hacpo_core.engines.cpu.speedups import speed_up
+from hacpo_core.engines.learning.optimizer import adamw
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
+from hacpo_core.engines.passes.logprobs import token_scores
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
 THREADS, RESPONSES = 2, 8

@@ -107,7 +107,7 @@ class SamplingLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepSearch:
-    """Settings of a step-by-step beam search for responses; see `hacpo_core.engines.step_search`.
+    """Settings of a step-by-step beam search for responses; see `hacpo_core.engines.sampling.step_search`.
 
     Attributes:
         num_beams: beams kept after each round.

@@ -21,8 +21,8 @@ from flows.planning.plans import Plan, plan, save_plan
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.columns import Ragged
-from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.sampling.base import Sampled, SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError, VerificationError
 from hacpo_core.phases.definitions import DEFINITIONS
 from hacpo_core.phases.health import findings_of

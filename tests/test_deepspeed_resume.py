@@ -15,7 +15,7 @@ pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
-from hacpo_core.engines.learner import Stepped
+from hacpo_core.engines.learning.learner import Stepped
 from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import finish, outcome
 from tests.test_resume import break_off

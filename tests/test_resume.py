@@ -46,8 +46,8 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
     import hacpo_core.placement.checkpoints as checkpoints
     import hacpo_core.store.steps as store
     import hacpo_core.tracking as tracking
-    from hacpo_core.engines.torch.learner import TorchLearner
-    from hacpo_core.engines.transformers.sampler import TransformersSampler
+    from hacpo_core.engines.learning.torch_learner import TorchLearner
+    from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 
     def passing(name: str) -> None:
         counts[name] = counts.get(name, 0) + 1
@@ -272,7 +272,7 @@ def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[
 def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
     """Have updates repeat themselves only nearly, as on a GPU: noise is added, in units of the rms gradient."""
     import hacpo_core.placement.agents as agents
-    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.engines.learning.torch_learner import TorchLearner
 
     inner, setup = TorchLearner.optimizer_step, agents.this_setup
 
@@ -330,7 +330,7 @@ def test_replay_from_other_rows_is_an_error_on_such_a_device_too(
 def test_replay_at_another_learning_rate_stops_the_run_unless_told_to_accept(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, is_noisy: bool, factor: float
 ) -> None:
-    from hacpo_core.engines import learner
+    from hacpo_core.engines.learning import learner
 
     if is_noisy:
         with_noise(monkeypatch)
@@ -377,7 +377,7 @@ def test_full_disk_is_one_clear_error_and_the_run_goes_on_after_it(
 def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
     small_plan: Callable[..., Plan], undisturbed: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.engines.learning.torch_learner import TorchLearner
 
     expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "reference"))
     inner, calls = TorchLearner.optimizer_step, []

@@ -319,7 +319,7 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
 
 
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    from hacpo_core.engines.torch.learner import TorchLearner
+    from hacpo_core.engines.learning.torch_learner import TorchLearner
 
     def broken(self: TorchLearner) -> None:
         raise RuntimeError("out of memory")

@@ -30,10 +30,10 @@ from hacpo_core.columns import TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig, as_dict
 from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.base import UpdateOutcome
+from hacpo_core.engines.learning.offload import release_unused
+from hacpo_core.engines.learning.outcomes import UpdateOutcome
+from hacpo_core.engines.learning.replay import UpdateTrace, compare
 from hacpo_core.engines.models.loading import check_device
-from hacpo_core.engines.replay import UpdateTrace, compare
-from hacpo_core.engines.torch.offload import release_unused
 from hacpo_core.methods.base import SampleSpec
 from hacpo_core.placement.base import Placement
 from hacpo_core.placement.checkpoints import latest_checkpoint, save_checkpoint

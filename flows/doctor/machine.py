@@ -170,7 +170,7 @@ def merge_with_peft() -> str:
     import torch
 
     from hacpo_core.config import LoraConfig, TinyModelConfig
-    from hacpo_core.engines.torch.lora import add_adapters, merged_weights
+    from hacpo_core.engines.models.lora import add_adapters, merged_weights
     from hacpo_core.tiny.models import build_model
     from hacpo_core.tiny.tokenizers import build_tokenizer
 

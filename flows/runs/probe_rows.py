@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import num_minibatches
 from hacpo_core.data.batches import Minibatch, RowReader, learner_batch
-from hacpo_core.engines.first_ratios import first_log_ratios, with_log_centers
+from hacpo_core.engines.passes.first_ratios import first_log_ratios, with_log_centers
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import Estimate, LossRows, Objective
 from hacpo_core.methods.checked_objective import checked_surrogate

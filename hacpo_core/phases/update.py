@@ -13,7 +13,7 @@ from typing import TypeVar
 from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import measures_cosine
 from hacpo_core.data.batches import LearnerBatch, RowReader, learner_batch
-from hacpo_core.engines.replay import NEAR_SHARE, UpdateTrace, compare
+from hacpo_core.engines.learning.replay import NEAR_SHARE, UpdateTrace, compare
 from hacpo_core.errors import AgentLostError, ReplayError
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state

@@ -21,24 +21,25 @@ from hacpo_core.config.counts import longest_sequence, planned_updates, total_up
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
-from hacpo_core.engines.base import Sampler, SampleRequest, UpdateOutcome
+from hacpo_core.engines.cpu.speedups import use_speedups
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
-from hacpo_core.engines.learner import BaseLearner
+from hacpo_core.engines.learning.learner import BaseLearner
+from hacpo_core.engines.learning.offload import release_unused
+from hacpo_core.engines.learning.outcomes import UpdateOutcome
+from hacpo_core.engines.learning.replay import UpdateTrace, this_setup
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.engines.models.loading import (
     check_lengths,
     check_vocabulary,
     load_model,
     use_deterministic_kernels,
 )
-from hacpo_core.engines.replay import UpdateTrace, this_setup
-from hacpo_core.engines.scoring import ScoringHead
-from hacpo_core.engines.speedups import use_speedups
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.torch.lora import add_adapters, base_head
-from hacpo_core.engines.torch.offload import release_unused
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.models.lora import add_adapters, base_head
+from hacpo_core.engines.passes.scoring import ScoringHead
+from hacpo_core.engines.sampling.base import Sampler, SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
-from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer

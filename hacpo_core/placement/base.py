@@ -16,7 +16,7 @@ import torch
 from hacpo_core.columns import Ragged
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.torch.offload import release_unused
+from hacpo_core.engines.learning.offload import release_unused
 from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import AppliedUpdate, Purpose

@@ -22,9 +22,9 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.learning.weights import DIGEST_KIND
+from hacpo_core.engines.models.lora import save_model
 from hacpo_core.engines.models.tensor_files import TensorFile, write_tensors
-from hacpo_core.engines.torch.lora import save_model
-from hacpo_core.engines.weights import DIGEST_KIND
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, sha256_of, sync, write_json
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer

@@ -189,10 +189,10 @@ class InitialModel:
         import torch
         from transformers.utils import logging as transformers_logging
 
+        from hacpo_core.engines.cpu.speedups import use_speedups
+        from hacpo_core.engines.learning.offload import release_unused
         from hacpo_core.engines.models.loading import check_vocabulary, load_model
-        from hacpo_core.engines.speedups import use_speedups
-        from hacpo_core.engines.torch.lora import save_model
-        from hacpo_core.engines.torch.offload import release_unused
+        from hacpo_core.engines.models.lora import save_model
         from hacpo_core.placement.agent_tokenizer import AgentTokenizer
         from hacpo_core.warm_up.training import train
 

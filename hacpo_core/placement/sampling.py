@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from hacpo_core.data.tokens.steps import StepReader
-from hacpo_core.engines.base import Sampled, Sampler, SampleRequest
-from hacpo_core.engines.step_search import SearchRequest, search_all
+from hacpo_core.engines.sampling.base import Sampled, Sampler, SampleRequest
+from hacpo_core.engines.sampling.step_search import SearchRequest, search_all
 from hacpo_core.methods.base import SampleSpec
 from hacpo_core.records import SamplingLimits, StepSearch
 

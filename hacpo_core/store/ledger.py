@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
 from hacpo_core.data.batches import BatchCounts, Minibatch
-from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes
-from hacpo_core.engines.replay import Replay, Setup, UpdateTrace
-from hacpo_core.engines.weights import Fingerprint
+from hacpo_core.engines.learning.outcomes import MinibatchOutcome, RowOutcomes
+from hacpo_core.engines.learning.replay import Replay, Setup, UpdateTrace
+from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.base import Carried, Estimate

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from hacpo_core.config import TinyModelConfig
-from hacpo_core.engines.torch.lora import save_model
+from hacpo_core.engines.models.lora import save_model
 from hacpo_core.seeds import derive_seed
 from hacpo_core.tiny.tokenizers import build_tokenizer
 

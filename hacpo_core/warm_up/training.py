@@ -26,10 +26,10 @@ from transformers import PreTrainedModel
 from hacpo_core.algo.weak_driven import example_weights, fused_cross_entropy
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import OptimizerConfig, WarmUpConfig
-from hacpo_core.engines.layouts import forward_passes
+from hacpo_core.engines.learning.optimizer import adamw, learning_rate
 from hacpo_core.engines.models.tensor_files import TensorFile, TensorPart, write_tensors
-from hacpo_core.engines.scoring import ScoringHead, scoring_head
-from hacpo_core.engines.torch.optimizer import adamw, learning_rate
+from hacpo_core.engines.passes.layouts import forward_passes
+from hacpo_core.engines.passes.scoring import ScoringHead, scoring_head
 from hacpo_core.errors import EngineError, first_line
 from hacpo_core.files import write_errors
 from hacpo_core.records import WarmUpProgress

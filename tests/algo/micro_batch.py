@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hacpo_core.engines.loss import LossValue, loss_value
+from hacpo_core.engines.passes.loss import LossValue, loss_value
 from hacpo_core.methods.base import LossRows, Objective, RowKind
 
 

@@ -42,7 +42,7 @@ from hacpo_core.algo.advantages import leave_one_out, whitened
 from hacpo_core.algo.groups import agent_std
 from hacpo_core.algo.objectives import kl_to_reference, sequence_weights
 from hacpo_core.algo.ratios import masked_mean
-from hacpo_core.engines.loss import LossValue
+from hacpo_core.engines.passes.loss import LossValue
 from hacpo_core.methods.base import Objective
 from hacpo_core.methods.objectives.cispo import Cispo
 from hacpo_core.methods.objectives.gmpo import Gmpo

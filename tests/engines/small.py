@@ -12,8 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.base import Sampled
-from hacpo_core.engines.learner import BaseLearner
+from hacpo_core.engines.learning.learner import BaseLearner
+from hacpo_core.engines.sampling.base import Sampled
 from hacpo_core.methods.base import Objective, RowKind
 from hacpo_core.records import RowKey
 from hacpo_core.tiny.models import build_model

@@ -15,8 +15,8 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig
-from hacpo_core.engines.base import Sampled
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.sampling.base import Sampled
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import Objective
 from hacpo_core.phases.runner import DirectRunner

@@ -17,8 +17,8 @@ from flows.planning.plans import Plan, plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig
-from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.sampling.base import Sampled, SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agents import Agent

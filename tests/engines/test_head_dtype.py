@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.logprobs import token_scores
-from hacpo_core.engines.scoring import scoring_head
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.passes.logprobs import token_scores
+from hacpo_core.engines.passes.scoring import scoring_head
+from hacpo_core.engines.sampling.base import SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.records import SamplingLimits
 from tests.engines.models.test_models import capped_model

@@ -12,8 +12,8 @@ import torch
 from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig
-from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.learning.learner import BaseLearner
+from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.tiny.models import build_model
 from tests.engines.ranks import on_ranks
 from tests.engines.small import TOKENIZER, VOCAB_SIZE, Request, Row, cross_row, own_row, scored, small_model

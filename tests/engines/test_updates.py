@@ -231,7 +231,7 @@ def test_measuring_the_cosine_does_not_change_the_update() -> None:
 
 
 def test_measuring_the_cosine_takes_no_more_memory_than_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hacpo_core.engines.learner.COSINE_CHUNK", 2**12)
+    monkeypatch.setattr("hacpo_core.engines.learning.learner.COSINE_CHUNK", 2**12)
     wide = TinyModelConfig(hidden_size=256, num_layers=2)
 
     def peak_per_weight(*, measures_cosine: bool) -> float:

@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.base import MinibatchOutcome, UpdateOutcome
-from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.learning.learner import BaseLearner
+from hacpo_core.engines.learning.outcomes import MinibatchOutcome, UpdateOutcome
+from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.methods.base import Objective
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip

@@ -58,7 +58,7 @@ def test_first_sampling_waits_for_no_package_that_it_does_not_need() -> None:
 def test_saving_a_model_warns_of_nothing(tmp_path: Path) -> None:
     model = "LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_attention_heads=2))"
     saved = f"from transformers import LlamaConfig, LlamaForCausalLM; save_model({model}, Path({str(tmp_path)!r}))"
-    said = run(f"from pathlib import Path; from hacpo_core.engines.torch.lora import save_model; {saved}")
+    said = run(f"from pathlib import Path; from hacpo_core.engines.models.lora import save_model; {saved}")
     assert "WARN" not in said
     assert (tmp_path / "model.safetensors").is_file()
 

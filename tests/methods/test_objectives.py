@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hacpo_core.algo.capability import unit_ratios
-from hacpo_core.engines.loss import LossValue, loss_value
+from hacpo_core.engines.passes.loss import LossValue, loss_value
 from hacpo_core.errors import MethodError
 from hacpo_core.methods.base import LossRows, Objective, Surrogate
 from hacpo_core.methods.objectives.cross_clip import CrossClip

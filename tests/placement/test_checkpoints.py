@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.engines.models.tensor_files import TensorPart
-from hacpo_core.engines.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import sha256_of
 from hacpo_core.placement.checkpoints import OPTIMIZER_FILE, latest_checkpoint, save_agent, save_checkpoint

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from hacpo_core.data.batches import BatchCounts
-from hacpo_core.engines.base import MinibatchOutcome
-from hacpo_core.engines.replay import Setup, UpdateTrace
-from hacpo_core.engines.weights import Fingerprint
+from hacpo_core.engines.learning.outcomes import MinibatchOutcome
+from hacpo_core.engines.learning.replay import Setup, UpdateTrace
+from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.base import Carried, Estimate

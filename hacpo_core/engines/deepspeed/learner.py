@@ -29,17 +29,17 @@ from transformers import PreTrainedModel
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.base import RowOutcomes
-from hacpo_core.engines.deepspeed.ranks import all_ranks
 from hacpo_core.engines.deepspeed.settings import zero_settings
 from hacpo_core.engines.deepspeed.zero_state import ZeroState
-from hacpo_core.engines.layouts import row_groups
-from hacpo_core.engines.learner import BaseLearner, Stepped, Totals, own_and_cross
-from hacpo_core.engines.logprobs import TokenScores
+from hacpo_core.engines.learning.learner import BaseLearner, Stepped, Totals, own_and_cross
+from hacpo_core.engines.learning.optimizer import adamw
+from hacpo_core.engines.learning.outcomes import RowOutcomes
+from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
 from hacpo_core.engines.models.tensor_files import TensorPart
-from hacpo_core.engines.scoring import ScoringHead
-from hacpo_core.engines.torch.optimizer import adamw
-from hacpo_core.engines.weights import Fingerprint, fingerprint
+from hacpo_core.engines.passes.layouts import row_groups
+from hacpo_core.engines.passes.logprobs import TokenScores
+from hacpo_core.engines.passes.scoring import ScoringHead
+from hacpo_core.engines.ranks import all_ranks
 from hacpo_core.errors import EngineError
 from hacpo_core.methods.base import Objective
 

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from hacpo_core.engines.torch.lora import save_model
+from hacpo_core.engines.models.lora import save_model
 from hacpo_core.errors import ModelError, first_line
 
 _SPECIAL_TOKENS = {

@@ -22,9 +22,9 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.models.folders import read_settings
-from hacpo_core.engines.speedups import speed_up
-from hacpo_core.engines.transformers.attention import rotations
+from hacpo_core.engines.passes.attention import rotations
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
 
 TIES = "tie_word_embeddings"

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hacpo_core.engines.deepspeed.ranks import all_ranks, this_rank
 from hacpo_core.engines.models.tensor_files import TensorPart, write_tensors
+from hacpo_core.engines.ranks import all_ranks, this_rank
 from hacpo_core.errors import EngineError
 
 SHARED_MEMORY = Path("/dev/shm")

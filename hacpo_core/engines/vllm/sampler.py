@@ -27,10 +27,10 @@ import torch
 from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, RolloutConfig
-from hacpo_core.engines.base import Sampled, SampleRequest
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
-from hacpo_core.engines.torch.lora import merged_parts, merged_weights
+from hacpo_core.engines.models.lora import merged_parts, merged_weights
+from hacpo_core.engines.sampling.base import Sampled, SampleRequest
 from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from hacpo_core.engines.cpu import llama_decoder, products
-from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
+from hacpo_core.engines.cpu import products
 from hacpo_core.engines.cpu.products import OneDnnLinear, filled_length, packed, pays, product, use_onednn
-from hacpo_core.engines.layouts import forward_passes
 from hacpo_core.engines.models.loading import load_model
-from hacpo_core.engines.transformers.decoder_choice import decoder_of
-from hacpo_core.engines.transformers.decoders import ModelDecoder
-from tests.engines.small import small_model, token_rows
-from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weights
-from tests.engines.transformers.test_decoders import (
+from hacpo_core.engines.passes.layouts import forward_passes
+from hacpo_core.engines.sampling import llama_decoder
+from hacpo_core.engines.sampling.decoder_choice import decoder_of
+from hacpo_core.engines.sampling.decoders import ModelDecoder
+from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder
+from tests.engines.sampling.test_decoders import (
     MODELS,
     assert_batches_of_one_decoder_know_nothing_of_each_other,
     assert_weights_are_read_for_every_decoder,
@@ -31,6 +30,8 @@ from tests.engines.transformers.test_decoders import (
     max_error,
     model_of,
 )
+from tests.engines.small import small_model, token_rows
+from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weights
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import pytest
 
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
-from hacpo_core.engines import speedups
-from hacpo_core.engines.cpu import attention, products
-from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
-from hacpo_core.engines.speedups import use_speedups
+from hacpo_core.engines.cpu import attention, products, speedups
+from hacpo_core.engines.cpu.speedups import use_speedups
+from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder
 from hacpo_core.phases.runner import DirectRunner
 
 SHORT = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]")

@@ -24,9 +24,9 @@ from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
 
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner, deal
-from hacpo_core.engines.layouts import micro_batches
-from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.learning.learner import BaseLearner
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.passes.layouts import micro_batches
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
 from tests.engines.small import scored, small_model

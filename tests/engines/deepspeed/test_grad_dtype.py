@@ -10,8 +10,8 @@ import torch
 
 from flows.planning.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
-from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.learning.learner import BaseLearner
+from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from tests.engines.ranks import on_ranks

@@ -26,7 +26,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from hacpo_core.engines.layouts import ForwardPass
 from hacpo_core.engines.models.folders import check_model_folder, find_model, model_fingerprint
 from hacpo_core.engines.models.loading import (
     check_device,
@@ -38,8 +37,9 @@ from hacpo_core.engines.models.loading import (
     load_model,
     load_tokenizer,
 )
-from hacpo_core.engines.scoring import scoring_head
-from hacpo_core.engines.torch.lora import save_model
+from hacpo_core.engines.models.lora import save_model
+from hacpo_core.engines.passes.layouts import ForwardPass
+from hacpo_core.engines.passes.scoring import scoring_head
 from hacpo_core.errors import ConfigError, EngineError, ModelError
 from hacpo_core.tiny.tokenizers import build_tokenizer
 from tests import tokenizers_zoo as zoo

@@ -14,7 +14,7 @@ from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
 from hacpo_core.config.counts import longest_sequence
 from hacpo_core.config.identity import experiment_id, inert_fields
-from hacpo_core.engines.base import SampleRequest
+from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.vllm import sampler as vllm_sampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.errors import ConfigError, EngineError

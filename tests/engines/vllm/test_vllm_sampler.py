@@ -28,10 +28,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
-from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.torch.lora import add_adapters
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.models.lora import add_adapters
+from hacpo_core.engines.sampling.base import SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import SHARED_MEMORY, VllmSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.phases.runner import DirectRunner
@@ -39,8 +39,8 @@ from hacpo_core.records import SamplingLimits
 from hacpo_core.store.steps import StepStore
 from hacpo_core.tiny.models import build_model
 from hacpo_core.tiny.tokenizers import build_tokenizer
+from tests.engines.sampling.test_transformers_sampler import squared_distance
 from tests.engines.small import TOKENIZER, Request, Response, logprobs_of, responses_of, scored
-from tests.engines.transformers.test_transformers_sampler import squared_distance
 from tests.experiments_outcome import outcome
 
 pytestmark = [

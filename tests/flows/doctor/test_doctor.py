@@ -20,8 +20,8 @@ import pytest
 
 from flows.doctor import machine as doctor
 from flows.doctor.engine_trial import quick_trial
-from hacpo_core.engines.base import Sampled
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.sampling.base import Sampled
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from tests.flows.doctor.hanging import hang_in_ray, hang_with_a_child
 
 has_vllm = importlib.util.find_spec("vllm") is not None
@@ -105,7 +105,7 @@ def test_sampler_with_other_weights_than_the_learner_would_be_seen(monkeypatch: 
 
 @needs_peft
 def test_adapters_that_are_lost_on_the_way_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hacpo_core.engines.torch import lora
+    from hacpo_core.engines.models import lora
 
     monkeypatch.setattr(lora, "merged_weight", lambda layer, weight: weight)
     with pytest.raises(RuntimeError, match="logits of merged weights and adapters differ by "):

@@ -16,7 +16,7 @@ from flows.doctor import engine_trial
 from flows.doctor.engine_trial import TrialStep, Workload, quick_trial, trial_config, trial_report
 from flows.doctor.machine import VLLM_WORDS
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.learning.torch_learner import TorchLearner
 
 pytestmark = pytest.mark.slow
 

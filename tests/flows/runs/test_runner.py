@@ -41,7 +41,7 @@ from flows.planning.plans import find_plan
 from flows.runs import runner
 from flows.runs.runner import run_with_prefect
 from hacpo_core.store.lock import is_locked
-from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.errors import ConfigError, LockedError, ServerError
 inner, calls = TorchLearner.optimizer_step, []
 FAULTS = {"config": ConfigError("broken for good"), "memory": RuntimeError("out of memory")}

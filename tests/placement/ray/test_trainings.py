@@ -46,8 +46,8 @@ class DyingRank(ray_actors.Rank):
     def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
         super().__init__(config, name, *arguments)
         from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
-        from hacpo_core.engines.torch.learner import TorchLearner
-        from hacpo_core.engines.transformers.sampler import TransformersSampler
+        from hacpo_core.engines.learning.torch_learner import TorchLearner
+        from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
         from hacpo_core.placement import checkpoints
 
         orders = orders_of(config.runtime.runs_dir, name)
@@ -160,7 +160,7 @@ class NoisyRank(DyingRank):
     def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
         import torch
 
-        from hacpo_core.engines.torch.learner import TorchLearner
+        from hacpo_core.engines.learning.torch_learner import TorchLearner
         from hacpo_core.placement import agents
 
         step, setup = TorchLearner.optimizer_step, agents.this_setup

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from hacpo_core.engines.weights import Fingerprint
+from hacpo_core.engines.learning.weights import Fingerprint
 
 NEAR_SHARE = 0.25
 """a replay is near if it differs from the update by at most this share of the update's norm; see docs/decisions.md"""

@@ -22,11 +22,9 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from hacpo_core.config import EngineConfig, LoraConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
-from hacpo_core.engines.base import SampleRequest
 from hacpo_core.engines.cpu import products
-from hacpo_core.engines.scoring import scoring_head
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.torch.lora import (
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.models.lora import (
     add_adapters,
     base_head,
     merged_parts,
@@ -34,7 +32,9 @@ from hacpo_core.engines.torch.lora import (
     save_model,
     without_adapters,
 )
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.passes.scoring import scoring_head
+from hacpo_core.engines.sampling.base import SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.checkpoints import latest_checkpoint, load_agent

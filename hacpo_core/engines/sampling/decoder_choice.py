@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hacpo_core.engines.speedups import fast_decoder, why_no_fast_decoder
-from hacpo_core.engines.transformers.decoders import Decoder, ModelDecoder
+from hacpo_core.engines.cpu.speedups import is_switched_on
+from hacpo_core.engines.sampling.decoders import Decoder, ModelDecoder
+from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder, why_unsupported
 from hacpo_core.errors import ModelError, first_line
 
 _log = logging.getLogger(__name__)
@@ -87,9 +88,12 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
         )
     if not noise <= max(1e-3, 2**5 * eps) * size:
         raise ModelError(f"{name}: log-probabilities token by token are off by {noise:.1e} nats on average; {_REMEDY}")
-    why = why_no_fast_decoder(model)
+
+    def fast() -> Decoder:
+        return LlamaDecoder(model, has_wide_head=has_wide_head)
+
+    why = why_unsupported(model) if is_switched_on() else "engine.speedups is false"
     if why is None:
-        fast = fast_decoder(model, has_wide_head=has_wide_head)
         difference = _difference(_decoded(fast(), trial, padding=0, device=model.device), own[0])
         tolerance = max(NOISE_FACTOR * noise, eps * size)
         if difference <= tolerance:

@@ -17,9 +17,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from hacpo_core.engines.layouts import RowPlaces
-from hacpo_core.engines.logprobs import widened
-from hacpo_core.engines.speedups import causal_attention
+from hacpo_core.engines.cpu.speedups import causal_attention
+from hacpo_core.engines.passes.layouts import RowPlaces
+from hacpo_core.engines.passes.logprobs import widened
 
 NAME = "sdpa_of_rows"
 _ROTATIONS = ("default", "linear", "llama3")  # others depend on the sequence length

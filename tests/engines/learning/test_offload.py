@@ -18,9 +18,9 @@ from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.torch.offload import move_data, move_state
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.learning.offload import move_data, move_state
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent

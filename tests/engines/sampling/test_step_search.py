@@ -11,9 +11,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.tokens.steps import StepReader
-from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.step_search import SearchRequest, search_all
-from hacpo_core.engines.transformers.sampler import TransformersSampler
+from hacpo_core.engines.sampling.base import Sampled, SampleRequest
+from hacpo_core.engines.sampling.step_search import SearchRequest, search_all
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits, StepSearch
 from tests import tokenizers_zoo as zoo

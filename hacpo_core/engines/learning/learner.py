@@ -27,18 +27,18 @@ from transformers import PreTrainedModel
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.base import MinibatchOutcome, RowOutcomes, UpdateOutcome
-from hacpo_core.engines.first_ratios import first_log_ratios, with_log_centers
-from hacpo_core.engines.layouts import ForwardPass, forward_passes
-from hacpo_core.engines.logprobs import TokenScores
-from hacpo_core.engines.loss import LossValue, loss_value
+from hacpo_core.engines.cpu.speedups import pass_length
+from hacpo_core.engines.learning.optimizer import learning_rate
+from hacpo_core.engines.learning.outcomes import MinibatchOutcome, RowOutcomes, UpdateOutcome
+from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.engines.models.loading import check_steady
 from hacpo_core.engines.models.tensor_files import TensorPart
-from hacpo_core.engines.scoring import Head, ScoringHead, row_layout, scoring_head
-from hacpo_core.engines.speedups import pass_length
-from hacpo_core.engines.torch.optimizer import learning_rate
-from hacpo_core.engines.transformers.attention import let_rows_share
-from hacpo_core.engines.weights import Fingerprint
+from hacpo_core.engines.passes.attention import let_rows_share
+from hacpo_core.engines.passes.first_ratios import first_log_ratios, with_log_centers
+from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
+from hacpo_core.engines.passes.logprobs import TokenScores
+from hacpo_core.engines.passes.loss import LossValue, loss_value
+from hacpo_core.engines.passes.scoring import Head, ScoringHead, row_layout, scoring_head
 from hacpo_core.errors import EngineError
 from hacpo_core.methods.base import LossRows, Objective, RowKind, State
 from hacpo_core.methods.checks import checked_log_centers

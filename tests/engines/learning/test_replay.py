@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hacpo_core.engines.replay import NEAR_SHARE, Setup, UpdateTrace, compare
-from hacpo_core.engines.weights import DIGEST_KIND, Fingerprint
+from hacpo_core.engines.learning.replay import NEAR_SHARE, Setup, UpdateTrace, compare
+from hacpo_core.engines.learning.weights import DIGEST_KIND, Fingerprint
 
 CPU = Setup(device="a processor", num_ranks=1, num_threads=1, torch="2", is_exact=True)
 GPU = Setup(device="a GPU", num_ranks=1, num_threads=0, torch="2", is_exact=False)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hacpo_core.engines.base import Sampled, SampleRequest
-from hacpo_core.engines.transformers.decoder_choice import decoder_of
-from hacpo_core.engines.transformers.decoders import Decoder, ModelDecoder
+from hacpo_core.engines.sampling.base import Sampled, SampleRequest
+from hacpo_core.engines.sampling.decoder_choice import decoder_of
+from hacpo_core.engines.sampling.decoders import Decoder, ModelDecoder
 from hacpo_core.records import SamplingLimits
 from hacpo_core.seeds import uniforms
 

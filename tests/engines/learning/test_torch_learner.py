@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.torch.optimizer import learning_rate
+from hacpo_core.engines.learning.optimizer import learning_rate
+from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.errors import EngineError
 from tests.engines.small import FAMILIES, logprobs_of, scored, small_model
 from tests.engines.training import (

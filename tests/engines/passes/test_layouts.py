@@ -19,11 +19,11 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.engines import speedups
-from hacpo_core.engines.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches
-from hacpo_core.engines.scoring import row_layout, scoring_head
-from hacpo_core.engines.transformers import attention
-from hacpo_core.engines.transformers.attention import NAME, let_rows_share
+from hacpo_core.engines.cpu import speedups
+from hacpo_core.engines.passes import attention
+from hacpo_core.engines.passes.attention import NAME, let_rows_share
+from hacpo_core.engines.passes.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches
+from hacpo_core.engines.passes.scoring import row_layout, scoring_head
 from hacpo_core.errors import ConfigError, EngineError
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, small_model, token_rows
 from tests.engines.training import GRPO, HACPO, LINEAR, learner_of, rows_of, run, weights

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hacpo_core.engines.speedups import linear
+from hacpo_core.engines.cpu.speedups import linear
 
 
 class TokenScores(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
-from hacpo_core.engines.logprobs import widened
+from hacpo_core.engines.passes.logprobs import widened
 
 
 class Decoder(Protocol):

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from hacpo_core.engines import weights
-from hacpo_core.engines.weights import NUM_PROJECTIONS, fingerprint
+from hacpo_core.engines.learning import weights
+from hacpo_core.engines.learning.weights import NUM_PROJECTIONS, fingerprint
 
 
 def random_tensors(*, seed: int = 0, scale: float = 1.0) -> dict[str, torch.Tensor]:

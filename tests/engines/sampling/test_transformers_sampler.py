@@ -17,12 +17,12 @@ import torch
 from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.base import SampleRequest
-from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder
-from hacpo_core.engines.torch.learner import TorchLearner
-from hacpo_core.engines.transformers import sampler as transformers_sampler
-from hacpo_core.engines.transformers.decoders import ModelDecoder
-from hacpo_core.engines.transformers.sampler import TransformersSampler, choose, without_cudnn_attention
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.sampling import transformers_sampler
+from hacpo_core.engines.sampling.base import SampleRequest
+from hacpo_core.engines.sampling.decoders import ModelDecoder
+from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler, choose, without_cudnn_attention
 from hacpo_core.records import SamplingLimits
 from tests.engines.small import FAMILIES, Request, Response, logprobs_of, responses_of, scored, small_model
 

@@ -26,12 +26,12 @@ from transformers import (
 )
 
 from hacpo_core.config import LoraConfig
-from hacpo_core.engines.cpu import llama_decoder
-from hacpo_core.engines.cpu.llama_decoder import LlamaDecoder, prompt_parts
-from hacpo_core.engines.scoring import scoring_head
-from hacpo_core.engines.torch.lora import add_adapters
-from hacpo_core.engines.transformers.decoder_choice import decoder_of
-from hacpo_core.engines.transformers.decoders import Decoder, ModelDecoder
+from hacpo_core.engines.models.lora import add_adapters
+from hacpo_core.engines.passes.scoring import scoring_head
+from hacpo_core.engines.sampling import llama_decoder
+from hacpo_core.engines.sampling.decoder_choice import decoder_of
+from hacpo_core.engines.sampling.decoders import Decoder, ModelDecoder
+from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder, prompt_parts
 from hacpo_core.errors import ModelError
 from tests.engines.small import small_model
 

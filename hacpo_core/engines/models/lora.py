@@ -23,10 +23,10 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from hacpo_core.config import ALL_LINEAR, LoraConfig
-from hacpo_core.engines.layouts import ForwardPass
-from hacpo_core.engines.logprobs import TokenScores
 from hacpo_core.engines.models.tensor_files import TensorPart
-from hacpo_core.engines.scoring import ScoringHead, scoring_head
+from hacpo_core.engines.passes.layouts import ForwardPass
+from hacpo_core.engines.passes.logprobs import TokenScores
+from hacpo_core.engines.passes.scoring import ScoringHead, scoring_head
 from hacpo_core.errors import EngineError
 from hacpo_core.seeds import derive_seed
 

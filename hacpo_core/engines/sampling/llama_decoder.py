@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 
 from hacpo_core.engines.cpu.attention import by_products, is_precise
 from hacpo_core.engines.cpu.products import IMAGES, FrozenLinear, OneDnnLinear
-from hacpo_core.engines.logprobs import widened
-from hacpo_core.engines.transformers.attention import has_plain_rotation
-from hacpo_core.engines.transformers.decoders import ModelDecoder
+from hacpo_core.engines.passes.attention import has_plain_rotation
+from hacpo_core.engines.passes.logprobs import widened
+from hacpo_core.engines.sampling.decoders import ModelDecoder
 
 GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores
+from hacpo_core.engines.passes.logprobs import TokenScores, scores_of_logits, token_scores
 
 NUM_TOKENS, WIDTH, VOCABULARY = 9, 5, 2**16
 ROWS_OF_ONE_MB = 2**20 // (4 * VOCABULARY)
@@ -156,7 +156,7 @@ def test_scores_of_full_logits_are_the_same_scores() -> None:
 # VmHWM and not getrusage: the latter's peak outlives exec, so a child begins with that of the process that started it.
 _MEASURE = """
 import torch
-from hacpo_core.engines.logprobs import scores_of_logits, token_scores
+from hacpo_core.engines.passes.logprobs import scores_of_logits, token_scores
 def memory(name):
     (line,) = [line for line in open("/proc/self/status") if line.startswith(name)]
     return int(line.split()[1]) * 1024

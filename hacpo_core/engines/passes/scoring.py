@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hacpo_core.columns import TokenRows
-from hacpo_core.engines.layouts import ForwardPass, forward_passes
-from hacpo_core.engines.logprobs import TokenScores, scores_of_logits, token_scores, widened
-from hacpo_core.engines.transformers.attention import let_rows_share
+from hacpo_core.engines.passes.attention import let_rows_share
+from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
+from hacpo_core.engines.passes.logprobs import TokenScores, scores_of_logits, token_scores, widened
 from hacpo_core.errors import EngineError, first_line
 
 _log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ import pytest
 from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.base import UpdateOutcome
-from hacpo_core.engines.first_ratios import first_log_ratios
-from hacpo_core.engines.learner import BaseLearner
-from hacpo_core.engines.torch.learner import TorchLearner
+from hacpo_core.engines.learning.learner import BaseLearner
+from hacpo_core.engines.learning.outcomes import UpdateOutcome
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.passes.first_ratios import first_log_ratios
 from hacpo_core.methods.objectives.self_normalised import SelfNormalised
 from tests.engines.ranks import on_ranks
 from tests.engines.small import Row, cross_row, minibatch, scored, small_model

@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.learner import BaseLearner, Stepped, Totals
+from hacpo_core.engines.learning.learner import BaseLearner, Stepped, Totals
+from hacpo_core.engines.learning.offload import move_data, move_state, release_unused
+from hacpo_core.engines.learning.optimizer import adamw
+from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
 from hacpo_core.engines.models.tensor_files import TensorPart
-from hacpo_core.engines.scoring import ScoringHead
-from hacpo_core.engines.torch.offload import move_data, move_state, release_unused
-from hacpo_core.engines.torch.optimizer import adamw
-from hacpo_core.engines.weights import Fingerprint, fingerprint
+from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.methods.base import Objective
 
 _HOST = torch.device("cpu")

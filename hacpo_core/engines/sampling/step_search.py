@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hacpo_core.data.tokens.retokenize import strip_eos
 from hacpo_core.data.tokens.steps import StepReader
-from hacpo_core.engines.base import Sampled, Sampler, SampleRequest
+from hacpo_core.engines.sampling.base import Sampled, Sampler, SampleRequest
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits, StepSearch
 from hacpo_core.seeds import derive_seed

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from experiments.planner import GridPlan, RateConfig
 from experiments.published.models import published_shapes
+from flows.planning.memory import folder_shape, sizes_of
 from flows.planning.plans import Plan
 from flows.runs.results import read_final
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after, num_gpus, num_processes, num_ranks, num_samples, num_sources
 from hacpo_core.data.arithmetic import split_expressions
-from hacpo_core.engines.models.memory import folder_shape, sizes_of
 from hacpo_core.errors import ModelError
 
 

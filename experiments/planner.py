@@ -19,6 +19,7 @@ from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
 from flows.planning.compose import compose, merged
 from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
+from flows.planning.memory import check_fits, sizes_of
 from flows.planning.plans import Plan, plan, with_ranks
 from flows.records.files import experiments_dir
 from flows.records.states import experiment_status
@@ -26,7 +27,6 @@ from flows.service.schedule import ScheduledRun
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.engines.models.memory import check_fits, sizes_of
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
 from hacpo_core.methods.registry import trains_alone
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import psutil
 
 from experiments.estimate import num_evaluation_responses, occupied_hours
+from flows.planning.memory import GIB, gpu_gib, peak_gib
 from flows.runs.probe import AgentProbe, Probe
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_ranks, num_samples
-from hacpo_core.engines.models.memory import GIB, gpu_gib, peak_gib
 from hacpo_core.phases.rollout import SAME_LOGPROB
 
 PASSES, PASSES_WITH_CHECKPOINTING = 3, 4

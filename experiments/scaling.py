@@ -9,9 +9,9 @@ from pathlib import Path
 
 from experiments.published.models import published_shapes
 from flows.planning.compose import compose
+from flows.planning.memory import agent_memory, peak_gib, sizes_of
 from flows.planning.plans import with_ranks
 from hacpo_core.config.counts import num_ranks
-from hacpo_core.engines.models.memory import agent_memory, peak_gib, sizes_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 MEMORY_BEGIN, MEMORY_END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"

@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
+from flows.records.tracker import prepare_store
 from flows.service.processes import home_of
 from flows.service.server import server_environment
 from hacpo_core.config import ExperimentConfig
@@ -30,7 +31,6 @@ from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Problem, SamplingLimits
-from hacpo_core.tracking import prepare_store
 from tests.experiments_outcome import finish
 
 DATABASE = "prefect.db"

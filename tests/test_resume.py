@@ -42,10 +42,10 @@ Outcome = Callable[[Plan], dict[str, Any]]
 
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:
     """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
+    import flows.records.tracker as tracking
     import hacpo_core.files as files
     import hacpo_core.placement.checkpoints as checkpoints
     import hacpo_core.store.steps as store
-    import hacpo_core.tracking as tracking
     from hacpo_core.engines.learning.torch_learner import TorchLearner
     from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 
@@ -90,7 +90,7 @@ def run_process(plan: Plan, kill_at: tuple[str, int] | None = None) -> tuple[int
     """Train in a process of its own; returns its exit code and the counts of its places."""
     context = multiprocessing.get_context("forkserver")
     preloaded = ["flows.runs.figures", "mlflow.store.tracking.sqlalchemy_store"]  # what every one of forty would import
-    context.set_forkserver_preload(["flows.runs.experiment", "hacpo_core.tracking", "tests.test_resume", *preloaded])
+    context.set_forkserver_preload(["flows.runs.experiment", "flows.records.tracker", "tests.test_resume", *preloaded])
     receiver, sender = context.Pipe(duplex=False)
     arguments = (str(plan.root), plan.config.runtime.runs_dir, kill_at, sender)
     process = context.Process(target=train, args=arguments)

@@ -7,8 +7,8 @@ import json
 from functools import cache
 from importlib.resources import files
 
+from flows.planning.memory import ModelShape, model_shape
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.models.memory import ModelShape, model_shape
 
 
 @cache

@@ -24,6 +24,7 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import with_ranks
+from flows.records.versions import version_tags
 from flows.runs.build import placement_of
 from flows.service.slots import gpu_slots
 from hacpo_core.columns import TokenRows
@@ -40,7 +41,6 @@ from hacpo_core.placement.checkpoints import latest_checkpoint, save_checkpoint
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses
-from hacpo_core.versions import version_tags
 
 AGENT = "trial"
 MAX_DIFFERENCE = 1e-3

@@ -10,6 +10,7 @@ import yaml
 
 from flows.planning.compose import to_yaml
 from flows.planning.plans import CONTENTS_FILE, Plan, initial_models
+from flows.records.versions import version_tags
 from flows.runs.results import read_final
 from hacpo_core.config import AgentConfig
 from hacpo_core.config.addresses import without_password
@@ -20,7 +21,6 @@ from hacpo_core.files import read_json
 from hacpo_core.methods.registry import trains_alone
 from hacpo_core.placement.checkpoints import SavedModel
 from hacpo_core.store.steps import StepStore
-from hacpo_core.versions import version_tags
 
 _COMMIT = "mlflow.source.git.commit"
 _log = logging.getLogger(__name__)

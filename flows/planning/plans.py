@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from flows.planning.compose import load_config, to_yaml
+from flows.planning.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from flows.planning.user_code import check_reward_function, code_digest
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.states import CONFIG_FILE
@@ -22,7 +23,6 @@ from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.data.problem_sets import problem_file
 from hacpo_core.data.rows import warn_once
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.models.memory import check_fits, folder_shape, gpu_gib, sizes_of
 from hacpo_core.errors import ConfigError, DataError, HacpoError, ModelError, StoreError
 from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
 from hacpo_core.placement.initial_model import InitialModel

@@ -16,6 +16,7 @@ from flows.records.failures import failures_recorded
 from flows.records.notification import notified
 from flows.records.runlog import log_start, logged
 from flows.records.states import CONFIG_FILE, RESULT_FILE
+from flows.records.versions import version_tags
 from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.build import open_experiment
 from flows.runs.results import ExperimentResult, read_final, result_table
@@ -31,7 +32,6 @@ from hacpo_core.files import sync, write_errors, write_json
 from hacpo_core.phases.checkpoint import checkpoint
 from hacpo_core.phases.runner import Handle, Runner
 from hacpo_core.store.lock import ExperimentLock
-from hacpo_core.versions import version_tags
 
 
 def run_experiment(

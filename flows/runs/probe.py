@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flows.planning.memory import ModelShape, folder_shape
 from flows.planning.plans import Plan
 from flows.runs.build import open_experiment
 from flows.runs.probe_rows import QUANTILES, STEP, PairProbe, pair_probe, rows_of
-from hacpo_core.engines.models.memory import ModelShape, folder_shape
 from hacpo_core.evaluation.metrics import MetricEstimate, average_at_k, mean_with_interval
 from hacpo_core.experiment import Experiment
 from hacpo_core.files import write_errors

@@ -23,6 +23,7 @@ from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import read_progress
 from flows.records.states import CONFIG_FILE, experiment_status
 from flows.records.tracked import mark_open, unsent_experiments
+from flows.records.versions import version_tags
 from flows.runs.results import read_final, result_values
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.config.fields import fields_of
@@ -30,12 +31,11 @@ from hacpo_core.errors import HacpoError, first_line
 from hacpo_core.evaluation.results import EvaluationResult, read_result
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.store.steps import StepStore
-from hacpo_core.versions import version_tags
 
 if TYPE_CHECKING:  # importing pandas and MLflow takes over a second, so the thread does it
     import pandas as pd
 
-    from hacpo_core.tracking import Tracker
+    from flows.records.tracker import Tracker
 
 _log = logging.getLogger(__name__)
 _SYMBOLS = {
@@ -139,7 +139,7 @@ class _MlflowCopy:
     """An experiment's runs in MLflow, and what of its folder they hold."""
 
     def __init__(self, plan: Plan, uri: str) -> None:
-        from hacpo_core.tracking import Tracker
+        from flows.records.tracker import Tracker
 
         config = plan.config
         self._plan, self._store = plan, StepStore(plan.root)

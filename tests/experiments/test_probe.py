@@ -12,11 +12,11 @@ from experiments.probe_cost import ProbeCost, probe_cost
 from experiments.probe_findings import probe_findings
 from experiments.report.probe import ProbeReport
 from flows.planning.compose import compose
+from flows.planning.memory import ModelShape
 from flows.planning.plans import Plan
 from flows.runs.probe import AgentProbe, Probe
 from flows.runs.probe_rows import PairProbe
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.models.memory import ModelShape
 from hacpo_core.evaluation.metrics import MetricEstimate
 
 SHAPE = ModelShape(1000, 2, 8, 8, 8, 32, 16)

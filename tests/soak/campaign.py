@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.planning.compose import compose
+from flows.records.tracker import prepare_store
 from flows.service.processes import home_of
 from flows.service.server import server_environment
 from hacpo_core.placement.initial_model import InitialModel
-from hacpo_core.tracking import prepare_store
 from tests.conftest import copy_database, write_small_pair
 from tests.postgres import Postgres
 from tests.soak.faults import FAULTS

@@ -10,11 +10,11 @@ import pytest
 from experiments.planner import plan_grid
 from experiments.published.models import published_shapes
 from flows.planning.compose import compose, load_config, to_yaml
+from flows.planning.memory import peak_gib, sizes_of
 from flows.planning.plans import Plan, find_plan, with_ranks
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_ranks, occupied_gpus
-from hacpo_core.engines.models.memory import peak_gib, sizes_of
 from hacpo_core.errors import ConfigError
 
 SHARED = ("placement.kind=ray", "placement.num_ranks=auto", "engine.learner=deepspeed")

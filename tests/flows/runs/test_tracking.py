@@ -20,11 +20,11 @@ from mlflow.tracking import MlflowClient
 from flows.planning.plans import Plan
 from flows.records.states import experiment_status
 from flows.records.tracked import is_open
+from flows.records.tracker import prepare_store
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
 from flows.service.server import free_port
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.tracking import prepare_store
 from tests.postgres import Postgres, programs
 
 SHORT = ("evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")

@@ -12,10 +12,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from experiments.published.models import published_models, published_shape, published_shapes
+from flows.planning import memory
 from flows.planning.compose import compose
-from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.models import memory
-from hacpo_core.engines.models.memory import (
+from flows.planning.memory import (
     ModelShape,
     _activation_bytes,
     agent_memory,
@@ -23,6 +22,7 @@ from hacpo_core.engines.models.memory import (
     gpu_gib,
     peak_gib,
 )
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import CapacityError
 
 BILLION = ModelShape(

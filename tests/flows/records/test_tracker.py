@@ -20,12 +20,12 @@ from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.notes import Notes, write_notes
 from flows.records.tracked import is_open, reopen, unsent_experiments
+from flows.records.tracker import STEP_METRIC, Tracker, prepare_store
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
 from hacpo_core.errors import ConfigError, TrackingError
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.tracking import STEP_METRIC, Tracker, prepare_store
 from tests.experiments_outcome import mlflow_points
 from tests.waiting import wait_until
 
@@ -336,7 +336,7 @@ def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatc
 @pytest.mark.slow
 def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    code = "import sys; from hacpo_core.tracking import prepare_store; prepare_store(sys.argv[1])"
+    code = "import sys; from flows.records.tracker import prepare_store; prepare_store(sys.argv[1])"
     children = [subprocess.Popen([sys.executable, "-c", code, uri], stderr=subprocess.PIPE) for _ in range(3)]
     for child in children:
         _, errors = child.communicate(timeout=200)
@@ -346,7 +346,7 @@ def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_process_that_is_killed_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    code = "import sys; from hacpo_core.tracking import prepare_store; prepare_store(sys.argv[1])"
+    code = "import sys; from flows.records.tracker import prepare_store; prepare_store(sys.argv[1])"
     child = subprocess.Popen([sys.executable, "-c", code, uri])
     wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(".mlflow.db.*.tmp")), every_s=0.01)
     child.kill()  # amid its tables

@@ -124,8 +124,10 @@ class HalfForeign(SequenceClip):
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         found = super().surrogate(rows, logprob_BT, update=update)
-        foreign_B = self.share * found.value_B * (rows.advantage_B > 0)
-        return replace(found, value_B=foreign_B.where(rows.is_foreign_B, found.value_B))
+        is_rewarded_B = rows.advantage_B > 0
+        foreign_B = self.share * found.value_B * is_rewarded_B
+        figures = {"rewarded": is_rewarded_B.to(logprob_BT.dtype)}
+        return replace(found, value_B=foreign_B.where(rows.is_foreign_B, found.value_B), figures=figures)
 
 
 @dataclass(frozen=True)

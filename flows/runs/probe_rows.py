@@ -17,8 +17,9 @@ from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import num_minibatches
 from hacpo_core.data.batches import Minibatch, RowReader, learner_batch
 from hacpo_core.engines.passes.first_ratios import first_log_ratios, with_log_centers
+from hacpo_core.engines.passes.loss import loss_rows, padded
 from hacpo_core.experiment import Experiment
-from hacpo_core.methods.base import Estimate, LossRows, Objective
+from hacpo_core.methods.base import Estimate, Objective
 from hacpo_core.methods.checked_objective import checked_surrogate
 from hacpo_core.methods.checks import checked_log_centers
 from hacpo_core.phases.update import with_agent
@@ -160,7 +161,8 @@ def bounded_ratios(objective: Objective, minibatch: Minibatch, scored: Ragged, *
         scored: log-probabilities (nats) of their tokens under the learner.
         update: m, number of updates of the step before.
     """
-    rows, logprob_BT = _loss_rows(minibatch, scored)
+    rows = loss_rows(minibatch, objective)
+    logprob_BT = padded(torch.from_numpy(scored.value_N).double(), rows.mask_BT)
     with torch.no_grad():
         surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)
     stopped_B, advantage_B = surrogate.stopped_share_B.double().numpy(), rows.weighted_advantage_B.numpy()
@@ -171,25 +173,6 @@ def bounded_ratios(objective: Objective, minibatch: Minibatch, scored: Ragged, *
         ceiling_B=surrogate.ceiling_B.double().numpy(),
         passing_share=1.0 - float(stopped_B[counted_B].mean()),
     )
-
-
-def _loss_rows(minibatch: Minibatch, scored: Ragged) -> tuple[LossRows, torch.Tensor]:
-    """The rows as one micro-batch on the CPU in float64, and their log-probabilities, padded with 0."""
-    lengths = torch.from_numpy(scored.lengths)
-    mask_BT = torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
-    logprob_BT = torch.zeros(mask_BT.shape, dtype=torch.float64)
-    logprob_BT[mask_BT] = torch.from_numpy(scored.value_N).double()
-    rows = LossRows(
-        mask_BT=mask_BT,
-        kind_B=torch.from_numpy(minibatch.kind_B),
-        source_B=torch.from_numpy(minibatch.source_B),
-        advantage_B=torch.from_numpy(minibatch.advantage_B),
-        weight_B=torch.from_numpy(minibatch.weight_B),
-        old_mean_logprob_B=torch.from_numpy(minibatch.old_mean_logprob_B),
-        old_logprob_BT=torch.zeros_like(logprob_BT),  # rows of other agents
-        log_center_B=None if minibatch.log_center_B is None else torch.from_numpy(minibatch.log_center_B),
-    )
-    return rows, logprob_BT
 
 
 def _zeros(rows: Ragged) -> Ragged:

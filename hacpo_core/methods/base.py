@@ -392,6 +392,14 @@ class LossRows:
         return self.kind_B == RowKind.FOREIGN
 
 
+ROW_KEYS = ("step", "agent", "problem_id", "sample", "kind", "update", "advantage", "weight", "num_tokens")
+ROW_FIGURES = (
+    *("ratio", "floor", "ceiling", "below_share", "above_share", "stopped_share"),
+    *("kl", "correction", "entropy"),
+)
+"""what is stored of every row that was passed through the model, beside an objective's own figures"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Surrogate:
     """Value and clipping of each row.
@@ -403,6 +411,8 @@ class Surrogate:
         floor_B, ceiling_B: bounds of the ratio, or of each token's ratio.
         below_share_B, above_share_B: share of the row's tokens whose ratio is beyond a bound; None: the bounds are of
             `ratio_B`.
+        figures: further figures of the rows, by name. They are stored with each row, and their means over the learner's
+            rows are the metrics `objective/<name>`.
     """
 
     value_B: Tensor
@@ -412,6 +422,7 @@ class Surrogate:
     ceiling_B: Tensor
     below_share_B: Tensor | None = None
     above_share_B: Tensor | None = None
+    figures: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def below_B(self) -> Tensor:
@@ -422,6 +433,19 @@ class Surrogate:
     def above_B(self) -> Tensor:
         """Share of the row that is above its upper bound."""
         return self.ratio_B > self.ceiling_B if self.above_share_B is None else self.above_share_B
+
+    @property
+    def columns(self) -> Mapping[str, Tensor]:
+        """All that is stored of each row, by the names of the stored columns; each has shape B."""
+        return {
+            "ratio": self.ratio_B,
+            "floor": self.floor_B,
+            "ceiling": self.ceiling_B,
+            "below_share": self.below_B,
+            "above_share": self.above_B,
+            "stopped_share": self.stopped_share_B,
+            **self.figures,
+        }
 
 
 @dataclass(frozen=True)

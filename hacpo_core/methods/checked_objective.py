@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from hacpo_core.errors import MethodError
-from hacpo_core.methods.base import LossRows, Objective, Surrogate
+from hacpo_core.methods.base import ROW_FIGURES, ROW_KEYS, LossRows, Objective, Surrogate
 from hacpo_core.methods.checks import called
-
-_COLUMNS = ("value_B", "ratio_B", "stopped_share_B", "floor_B", "ceiling_B", "below_B", "above_B")
 
 
 def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
@@ -22,20 +20,20 @@ def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, 
     surrogate = called(owner, lambda: objective.surrogate(rows, logprob_BT, update=update))
     if not isinstance(surrogate, Surrogate):
         raise MethodError(f"{owner}: returned {type(surrogate).__name__}, expected a Surrogate")
-    for name in _COLUMNS:
-        value = getattr(surrogate, name)
+    reserved = sorted(set(surrogate.figures) & {*ROW_KEYS, *ROW_FIGURES})
+    if reserved:
+        raise MethodError(f"{owner}: figures: got {reserved}, which every row has; use other names")
+    for name, value in {"value": surrogate.value_B, **surrogate.columns}.items():
         if not isinstance(value, Tensor) or value.shape != rows.kind_B.shape:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             expected = f"expected a tensor of one number per row, {tuple(rows.kind_B.shape)}"
             raise MethodError(f"{owner}: {name}: got {got}, {expected}")
     if logprob_BT.requires_grad and not surrogate.value_B.requires_grad:
-        raise MethodError(
-            f"{owner}: value_B: got no gradient, expected one; compute it from logprob_BT without detach()"
-        )
+        raise MethodError(f"{owner}: value: got no gradient, expected one; compute it from logprob_BT without detach()")
     is_finite = torch.stack([getattr(surrogate, name).isfinite().all() for name in ("value_B", "ratio_B")]).all()
     inputs = (logprob_BT[rows.mask_BT], rows.advantage_B, rows.weight_B)
     if not is_finite and all(bool(each.isfinite().all()) for each in inputs):  # otherwise training diverged
-        raise MethodError(f"{owner}: got nan or infinity in value_B or ratio_B, expected finite values; clip the ratio")
+        raise MethodError(f"{owner}: got nan or infinity in value or ratio, expected finite values; clip the ratio")
     return surrogate
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.experiment import Experiment
-from hacpo_core.methods.base import RowKind
+from hacpo_core.methods.base import ROW_FIGURES, ROW_KEYS, RowKind
 from hacpo_core.responses import ORDINARY, SEARCHED, Responses
 from hacpo_core.store.ledger import Ledger, SampledBatch
 
@@ -91,16 +91,18 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         for other in ledger.agents:
             values |= _row_metrics(f"from_{other}", rows, is_foreign & (rows["agent"] == other))
     values |= {f"ratio_from_{other}/log_center": center for other, center in update.log_centers.items()}
-    first = np.log(rows["ratio"][is_own & (rows["update"] == 0)])
-    if len(first):
-        values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first**2)))
     if len(is_own):
         values["update/entropy_nats"] = float(rows["entropy"].mean())
         values["update/kl_nats"] = float(rows["kl"][is_own].mean()) if is_own.any() else 0.0
-    correction = rows["correction"][is_own] if "correction" in rows else np.ones(0)
-    if (correction != 1.0).any():
-        values["correction/weight_mean"] = float(correction.mean())
-        values["correction/zero_share"] = float((correction == 0.0).mean())
+        first = np.log(rows["ratio"][is_own & (rows["update"] == 0)])
+        if len(first):
+            values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first**2)))
+        correction = rows["correction"][is_own]
+        if (correction != 1.0).any():
+            values["correction/weight_mean"] = float(correction.mean())
+            values["correction/zero_share"] = float((correction == 0.0).mean())
+        figures = set(rows).difference(ROW_KEYS, ROW_FIGURES)
+        values |= {f"objective/{name}": float(rows[name].mean()) for name in sorted(figures)}
     if f"teach.{agent}" in ledger.store.committed(step):
         taught = ledger.taught(step, agent)
         values |= {"time/teach_s": taught.cost.seconds, "gpu/teach_s": taught.cost.gpu_seconds}

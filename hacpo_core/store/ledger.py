@@ -82,7 +82,7 @@ class UpdateRecord:
     """Result of one agent's update phase, and the trace that identifies it.
 
     `rows` are columns with a value for each row that was passed through the model: its key (step, agent, problem_id,
-    sample), kind, update, advantage, weight, ratio, floor, ceiling, stopped_share, kl, correction, entropy, num_tokens.
+    sample), kind, update, advantage, weight, num_tokens, and the columns of `RowOutcomes`.
     `state` is the builder's, encoded, `objective_state` the objective's. `log_centers` are by agent what
     `Objective.log_centers` gave, nats per token.
     """
@@ -118,15 +118,7 @@ def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, 
         "update": seen.update_B,
         "advantage": column("advantage_B"),
         "weight": column("weight_B"),
-        "ratio": seen.ratio_B,
-        "floor": seen.floor_B,
-        "ceiling": seen.ceiling_B,
-        "below_share": seen.below_B,
-        "above_share": seen.above_B,
-        "stopped_share": seen.stopped_share_B,
-        "kl": seen.kl_B,
-        "correction": seen.correction_B,
-        "entropy": seen.entropy_B,
+        **seen.columns,
         "num_tokens": num_tokens,
     }
 

@@ -101,8 +101,8 @@ def seen(outcome: UpdateOutcome, batches: Sequence[Sequence[Row]]) -> Seen:
     """The outcome of an update on these rows."""
     found = outcome.rows
     values = zip(
-        *(found.row_B.tolist(), found.update_B.tolist(), found.ratio_B.tolist(), found.floor_B.tolist()),
-        *(found.ceiling_B.tolist(), found.stopped_share_B.tolist(), found.kl_B.tolist(), found.entropy_B.tolist()),
+        *(found.row_B.tolist(), found.update_B.tolist()),
+        *(found.columns[name].tolist() for name in ("ratio", "floor", "ceiling", "stopped_share", "kl", "entropy")),
         strict=True,
     )
     rows = []

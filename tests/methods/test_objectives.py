@@ -244,7 +244,7 @@ def test_sequence_kl_is_a_mean_and_token_kl_a_weighted_sum() -> None:
     by_token = rows.value(TokenClip(kl_coef=1.0), logprob_BT)
     assert by_sequence.own.item() == pytest.approx(-0.25 * k3 / 2, abs=1e-15)
     assert by_token.own.item() == pytest.approx(-0.25 * k3, abs=1e-15)
-    assert by_sequence.kl_B.item() == by_token.kl_B.item() == pytest.approx(k3 / 2, abs=1e-15)
+    assert by_sequence.columns["kl"].item() == by_token.columns["kl"].item() == pytest.approx(k3 / 2, abs=1e-15)
 
 
 def test_kl_of_own_tokens_is_one_mean_over_them_whatever_the_rows_weigh() -> None:

@@ -207,6 +207,10 @@ def test_objective_treats_others_rows_in_its_own_way(small_plan: Callable[..., P
     for planned, is_used in ((half, True), (none, False)):
         steps = [trained(planned).metrics(step)["agents"]["qwen"] for step in range(1, 5)]
         assert any(found["update/cross_objective"] != 0.0 for found in steps) is is_used
+    rows = StepStore(half.root).read_table(1, "update.qwen", "update.qwen.parquet")
+    assert rows["rewarded"].tolist() == (rows["advantage"] > 0).astype(float).tolist()
+    found = StepStore(half.root).metrics(1)["agents"]["qwen"]["objective/rewarded"]
+    assert found == pytest.approx(rows["rewarded"].mean()) and 0.0 < found < 1.0
 
 
 def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
@@ -399,14 +403,14 @@ def test_builder_that_returns_nonsense_is_refused_in_one_sentence(
     ("returned", "message"),
     [
         (None, "surrogate: returned NoneType, expected a Surrogate"),
-        (lambda s: replace(s, value_B=s.value_B[:1]), r"value_B: got \(1,\), expected a tensor of one number per row"),
-        (lambda s: replace(s, value_B=s.value_B.detach().numpy()), "value_B: got ndarray, expected a tensor"),
+        (lambda s: replace(s, value_B=s.value_B[:1]), r"value: got \(1,\), expected a tensor of one number per row"),
+        (lambda s: replace(s, value_B=s.value_B.detach().numpy()), "value: got ndarray, expected a tensor"),
         (
             lambda s: replace(s, value_B=s.value_B.detach()),
-            "value_B: got no gradient, expected one; compute it from logprob_BT",
+            "value: got no gradient, expected one; compute it from logprob_BT",
         ),
-        (lambda s: replace(s, value_B=s.value_B * float("nan")), "got nan or infinity in value_B or ratio_B"),
-        (lambda s: replace(s, ratio_B=s.ratio_B * float("inf")), "got nan or infinity in value_B or ratio_B"),
+        (lambda s: replace(s, value_B=s.value_B * float("nan")), "got nan or infinity in value or ratio"),
+        (lambda s: replace(s, ratio_B=s.ratio_B * float("inf")), "got nan or infinity in value or ratio"),
         (lambda s: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_plugins.py, line"),
     ],
 )

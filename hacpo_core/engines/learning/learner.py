@@ -16,7 +16,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,10 +36,10 @@ from hacpo_core.engines.passes.attention import let_rows_share
 from hacpo_core.engines.passes.first_ratios import first_log_ratios, with_log_centers
 from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.passes.logprobs import TokenScores
-from hacpo_core.engines.passes.loss import LossValue, loss_value
+from hacpo_core.engines.passes.loss import LossValue, loss_rows, loss_value, padded
 from hacpo_core.engines.passes.scoring import Head, ScoringHead, row_layout, scoring_head
 from hacpo_core.errors import EngineError
-from hacpo_core.methods.base import LossRows, Objective, RowKind, State
+from hacpo_core.methods.base import Objective, RowKind, State
 from hacpo_core.methods.checks import checked_log_centers
 
 COSINE_CHUNK = 2**24
@@ -262,53 +261,25 @@ class BaseLearner(ABC):
         self, rows: Minibatch, scores: TokenScores, objective: Objective, update: int
     ) -> tuple[LossValue, Tensor]:
         """Objective of a micro-batch, and the mean entropy of each of its rows."""
-        device, dtype = scores.logprob_N.device, scores.logprob_N.dtype
-        lengths_B = torch.from_numpy(rows.tokens.responses.lengths).to(device)
-        mask_BT = torch.arange(int(lengths_B.max()), device=device)[None, :] < lengths_B[:, None]
-
-        def spread(value_N: Tensor, at_BT: Tensor = mask_BT) -> Tensor:
-            return torch.zeros(mask_BT.shape, dtype=dtype, device=device).masked_scatter(at_BT, value_N.to(dtype))
-
-        def column(values: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(values).to(device, dtype)
-
-        kind_B = torch.from_numpy(rows.kind_B).to(device)
-        has_old_BT = mask_BT & (kind_B != RowKind.FOREIGN)[:, None]
-        reference_BT = None
+        logprob_N = scores.logprob_N
+        micro_batch = loss_rows(rows, objective, device=logprob_N.device, dtype=logprob_N.dtype)
+        mask_BT, reference_BT = micro_batch.mask_BT, None
         if objective.kl_coef > 0:
             assert self._reference is not None, "kl_coef > 0 needs a reference model"
             with torch.no_grad():
-                reference_BT = spread(column(self._row_logprobs(self._reference, rows.tokens).value_N))
-        old_BT, correction_BT, token_advantage_BT = spread(column(rows.old_logprobs.value_N), has_old_BT), None, None
-        if len(rows.token_advantages.value_N):
-            has_teacher_B = torch.from_numpy(rows.token_advantages.lengths > 0).to(device)
-            token_advantage_BT = spread(column(rows.token_advantages.value_N), mask_BT & has_teacher_B[:, None])
-        if objective.correction != "none":
-            sampler_BT = spread(column(rows.sampler_logprobs.value_N), has_old_BT)
-            weight_BT = objective.correction_weights(old_BT, sampler_BT, mask_BT)
-            correction_BT = torch.where(has_old_BT | ~mask_BT, weight_BT, 1.0)
-        entropy_BT = spread(scores.entropy_N)
+                reference_N = self._row_logprobs(self._reference, rows.tokens).value_N
+                reference_BT = padded(torch.from_numpy(reference_N).to(logprob_N), mask_BT)
         value = loss_value(
             objective,
-            LossRows(
-                mask_BT=mask_BT,
-                kind_B=kind_B,
-                source_B=torch.from_numpy(rows.source_B).to(device),
-                advantage_B=column(rows.advantage_B),
-                weight_B=column(rows.weight_B),
-                old_mean_logprob_B=column(rows.old_mean_logprob_B),
-                old_logprob_BT=old_BT,
-                token_advantage_BT=token_advantage_BT,
-                correction_BT=correction_BT,
-                log_center_B=None if rows.log_center_B is None else column(rows.log_center_B),
-            ),
-            spread(scores.logprob_N),
-            column(rows.row_weight_B),
+            micro_batch,
+            padded(logprob_N, mask_BT),
+            torch.from_numpy(rows.row_weight_B).to(logprob_N),
             update=update,
             num_own_tokens=rows.num_own_tokens,
             reference_logprob_BT=reference_BT,
         )
-        return value, entropy_BT.sum(dim=1) / lengths_B
+        entropy_BT = padded(scores.entropy_N.to(logprob_N.dtype), mask_BT)
+        return value, entropy_BT.sum(dim=1) / mask_BT.sum(dim=1)
 
     def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
         """Cosine between the gradients of J_homo and J_hete on this mini-batch; None if one of them is 0.
@@ -389,21 +360,9 @@ def own_and_cross(rows: Minibatch) -> tuple[Minibatch, Minibatch]:
 
 
 def _outcomes(positions: Sequence[int], value: LossValue, entropy_B: Tensor, update: int) -> RowOutcomes:
-    surrogate = value.surrogate
-
-    def column(value_B: Tensor) -> NDArray[np.float64]:
-        return value_B.detach().double().cpu().numpy()
-
+    columns = {**value.columns, "entropy": entropy_B}
     return RowOutcomes(
         row_B=np.asarray(positions, np.int64),
         update_B=np.full(len(positions), update),
-        ratio_B=column(surrogate.ratio_B),
-        floor_B=column(surrogate.floor_B),
-        ceiling_B=column(surrogate.ceiling_B),
-        below_B=column(surrogate.below_B),
-        above_B=column(surrogate.above_B),
-        stopped_share_B=column(surrogate.stopped_share_B),
-        kl_B=column(value.kl_B),
-        correction_B=column(value.correction_B),
-        entropy_B=column(entropy_B),
+        columns={name: value_B.detach().double().cpu().numpy() for name, value_B in columns.items()},
     )

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Positions
-from hacpo_core.methods.base import State
+from hacpo_core.methods.base import ROW_FIGURES, State
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOutcomes:
-    """Measurements of an update's rows, as columns, in the order of its passes. B row.
+    """Measurements of an update's rows, in the order of its passes. B row.
 
     Attributes:
         row_B: position of the row in its mini-batch.
         update_B: index m of that mini-batch.
-        ratio_B: sequence importance ratio before the row's update, as `Surrogate.ratio_B`.
-        floor_B, ceiling_B: bounds, of the ratio or of each token's ratio.
-        below_B, above_B: share of the row beyond these bounds: 0 or 1, or a share of tokens.
-        stopped_share_B: share of the row whose gradient clipping set to 0: 0 or 1, or a share of tokens.
-        kl_B: mean KL divergence from the reference, nats.
-        correction_B: mean correction weight of its tokens, see `Objective.correction`; 1 without correction.
-        entropy_B: mean entropy of the learner's next-token distribution, nats.
+        columns: by name, one number per row, before the row's update: `ratio`, the sequence importance ratio; `floor`
+            and `ceiling`, its bounds or those of each token's ratio; `below_share`, `above_share` and `stopped_share`,
+            the shares of the row beyond them and without gradient: 0 or 1, or a share of tokens; `kl` and `correction`,
+            see `LossValue`; `entropy`, the mean entropy of the learner's next-token distribution, nats; and the
+            objective's own `Surrogate.figures`.
     """
 
     row_B: NDArray[np.int64]
     update_B: NDArray[np.int64]
-    ratio_B: NDArray[np.float64]
-    floor_B: NDArray[np.float64]
-    ceiling_B: NDArray[np.float64]
-    below_B: NDArray[np.float64]
-    above_B: NDArray[np.float64]
-    stopped_share_B: NDArray[np.float64]
-    kl_B: NDArray[np.float64]
-    correction_B: NDArray[np.float64]
-    entropy_B: NDArray[np.float64]
+    columns: Mapping[str, NDArray[np.float64]]
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -47,16 +37,24 @@ class RowOutcomes:
     @classmethod
     def none(cls) -> RowOutcomes:
         """No rows."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64), *(np.empty(0) for _ in range(9)))
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), {name: np.empty(0) for name in ROW_FIGURES})
 
     @classmethod
     def joined(cls, parts: Sequence[RowOutcomes]) -> RowOutcomes:
-        """The rows of all parts (at least one), concatenated."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        """The rows of all parts, concatenated."""
+        filled = [part for part in parts if len(part)]
+        if not filled:
+            return cls.none()
+        return cls(
+            np.concatenate([part.row_B for part in filled]),
+            np.concatenate([part.update_B for part in filled]),
+            {name: np.concatenate([part.columns[name] for part in filled]) for name in filled[0].columns},
+        )
 
     def take(self, rows: Positions) -> RowOutcomes:
         """Some rows, in that order."""
-        return RowOutcomes(*(getattr(self, field.name)[rows] for field in fields(self)))
+        columns = {name: value_B[rows] for name, value_B in self.columns.items()}
+        return RowOutcomes(self.row_B[rows], self.update_B[rows], columns)
 
 
 @dataclass(frozen=True, slots=True)

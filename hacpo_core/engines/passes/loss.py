@@ -1,35 +1,89 @@
-"""Value of an objective on a micro-batch from the rows' surrogates, KL penalties and weights.
+"""A micro-batch as an objective reads it, and the objective's value on it: surrogates, KL penalties and weights.
 
 Shapes: B sequence (row of a micro-batch), T token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hacpo_core.algo.objectives import kl_to_reference
 from hacpo_core.algo.ratios import masked_mean
-from hacpo_core.methods.base import LossRows, Objective, Surrogate
+from hacpo_core.data.batches import Minibatch
+from hacpo_core.methods.base import LossRows, Objective, RowKind, Surrogate
 from hacpo_core.methods.checked_objective import checked_surrogate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossValue:
-    """`own` and `cross` are J_homo and J_hete: scalars with gradient; `own` includes the KL penalty. `kl_B` is in nats.
-    `correction_B` is the mean weight that corrects each row for the difference between sampler and learner.
+    """`own` and `cross` are J_homo and J_hete: scalars with gradient; `own` includes the KL penalty.
 
-    `live_cross` is J_hete of the rows whose gradient clipping did not set to 0.
+    `live_cross` is J_hete of the rows whose gradient clipping did not set to 0. `columns` are the surrogate's, and each
+    row's mean KL divergence from the reference (`kl`, nats) and mean weight that corrects for the difference between
+    sampler and learner (`correction`).
     """
 
     own: Tensor
     cross: Tensor
     live_cross: Tensor
     surrogate: Surrogate
-    kl_B: Tensor
-    correction_B: Tensor
+    columns: Mapping[str, Tensor]
+
+
+def padded(value_N: Tensor, mask_BT: Tensor) -> Tensor:
+    """value_BT: the values, row by row, where the mask is True, and 0 elsewhere."""
+    return value_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, value_N)
+
+
+def loss_rows(
+    minibatch: Minibatch,
+    objective: Objective,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+) -> LossRows:
+    """Rows of a mini-batch as one micro-batch.
+
+    Args:
+        minibatch: the rows.
+        objective: corrects for the difference between sampler and learner, if it does.
+        device, dtype: of the columns.
+    """
+    lengths_B = torch.from_numpy(minibatch.tokens.responses.lengths).to(device)
+    mask_BT = torch.arange(int(lengths_B.max()), device=device)[None, :] < lengths_B[:, None]
+
+    def column(values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(device, dtype)
+
+    kind_B = torch.from_numpy(minibatch.kind_B).to(device)
+    has_old_BT = mask_BT & (kind_B != RowKind.FOREIGN)[:, None]
+    old_BT = padded(column(minibatch.old_logprobs.value_N), has_old_BT)
+    correction_BT = token_advantage_BT = None
+    if len(minibatch.token_advantages.value_N):
+        has_teacher_B = torch.from_numpy(minibatch.token_advantages.lengths > 0).to(device)
+        token_advantage_BT = padded(column(minibatch.token_advantages.value_N), mask_BT & has_teacher_B[:, None])
+    if objective.correction != "none":
+        sampler_BT = padded(column(minibatch.sampler_logprobs.value_N), has_old_BT)
+        weight_BT = objective.correction_weights(old_BT, sampler_BT, mask_BT)
+        correction_BT = torch.where(has_old_BT | ~mask_BT, weight_BT, 1.0)
+    return LossRows(
+        mask_BT=mask_BT,
+        kind_B=kind_B,
+        source_B=torch.from_numpy(minibatch.source_B).to(device),
+        advantage_B=column(minibatch.advantage_B),
+        weight_B=column(minibatch.weight_B),
+        old_mean_logprob_B=column(minibatch.old_mean_logprob_B),
+        old_logprob_BT=old_BT,
+        token_advantage_BT=token_advantage_BT,
+        correction_BT=correction_BT,
+        log_center_B=None if minibatch.log_center_B is None else column(minibatch.log_center_B),
+    )
 
 
 def loss_value(
@@ -84,6 +138,5 @@ def loss_value(
         cross=cross_B.sum(),
         live_cross=cross_B.detach().where(surrogate.stopped_share_B < 1.0, 0.0).sum(),
         surrogate=surrogate,
-        kl_B=kl_B.detach(),
-        correction_B=correction_B,
+        columns={**surrogate.columns, "kl": kl_B, "correction": correction_B},
     )

@@ -126,3 +126,11 @@ class TokenRows:
     def take(self, rows: Positions) -> TokenRows:
         """Some rows, in that order."""
         return TokenRows(self.prompts, self.prompt_B[np.asarray(rows, np.int64)], self.responses.take(rows))
+
+    def compacted(self) -> TokenRows:
+        """The same rows without prompts of no row; prompts in the order of their first rows."""
+        _, first_U, place_B = np.unique(self.prompt_B, return_index=True, return_inverse=True)
+        order_U = np.argsort(first_U)
+        number_U = np.empty_like(order_U)
+        number_U[order_U] = np.arange(len(order_U))
+        return TokenRows(self.prompts.take(self.prompt_B[np.sort(first_U)]), number_U[place_B], self.responses)

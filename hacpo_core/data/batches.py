@@ -6,7 +6,7 @@ Shapes: B row of a mini-batch, R response of one agent in one step.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,8 @@ from hacpo_core.methods.base import Estimate, Objective, RowKind
 from hacpo_core.methods.checked_objective import checked_row_weights
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses
+
+_NUMBERS = ("kind_B", "source_B", "advantage_B", "weight_B", "row_weight_B", "old_mean_logprob_B")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,10 +67,26 @@ class Minibatch:
         """Tokens of all responses."""
         return len(self.tokens.responses.value_N)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Minibatch]) -> Minibatch:
+        """The rows of all parts (at least one), concatenated, without weights."""
+
+        def ragged(name: str) -> Ragged:
+            return Ragged.joined([getattr(part, name) for part in parts])
+
+        numbers: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _NUMBERS}
+        return cls(
+            keys=tuple(itertools.chain.from_iterable(part.keys for part in parts)),
+            tokens=TokenRows.joined([part.tokens for part in parts]),
+            old_logprobs=ragged("old_logprobs"),
+            token_advantages=ragged("token_advantages"),
+            sampler_logprobs=ragged("sampler_logprobs"),
+            **numbers,
+        )
+
     def take(self, rows: Positions) -> Minibatch:
         """Some rows, in that order."""
         at = np.asarray(rows, np.int64)
-        columns = ("kind_B", "source_B", "advantage_B", "weight_B", "row_weight_B", "old_mean_logprob_B")
         return replace(
             self,
             keys=tuple(self.keys[row] for row in at),
@@ -77,7 +95,7 @@ class Minibatch:
             token_advantages=self.token_advantages.take(at),
             sampler_logprobs=self.sampler_logprobs.take(at),
             log_center_B=None if self.log_center_B is None else self.log_center_B[at],
-            **{name: getattr(self, name)[at] for name in columns},
+            **{name: getattr(self, name)[at] for name in _NUMBERS},
         )
 
 
@@ -137,11 +155,11 @@ class RowReader:
     token_advantages: Callable[[int], Ragged] | None
     drops_eos: bool
 
-    def kind(self, key: RowKey) -> RowKind:
-        """The row's origin."""
-        if key.agent != self.learner:
+    def kind(self, step: int, agent: str) -> RowKind:
+        """The origin of a row that an agent sampled in a step."""
+        if agent != self.learner:
             return RowKind.FOREIGN
-        return RowKind.OWN if key.step == self.step else RowKind.OLD
+        return RowKind.OWN if step == self.step else RowKind.OLD
 
 
 def learner_batch(
@@ -161,61 +179,54 @@ def learner_batch(
     of_source: dict[tuple[int, str], list[RowKey]] = {}
     for key in dict.fromkeys(itertools.chain.from_iterable(batches)):
         of_source.setdefault((key.step, key.agent), []).append(key)
-    rows: dict[RowKey, _Row] = {}
     shared: list[SharedResponses] = []
+    scored: set[RowKey] = set()
+    parts: list[Minibatch] = []
     for (step, agent), keys in of_source.items():
         responses = reader.responses(step, agent)
         assert responses.verdicts is not None, "training follows verification"
         positions = responses.positions()
-        taken = np.sort(np.array([positions[key] for key in keys], dtype=np.int64))
-        taken = taken[responses.verdicts.is_scored_R[taken]]
+        rows = np.sort(np.array([positions[key] for key in keys], dtype=np.int64))
+        rows = rows[responses.verdicts.is_scored_R[rows]]
         of_row = list(positions)
-        scored = (of_row[row] for row in taken.tolist())
-        rows |= zip(scored, _rows(reader, responses, step, agent, taken, shared), strict=True)
-    num_unscored = num_empty = 0
-    minibatches = []
-    for batch in batches:
-        with_reward = [key for key in batch if key in rows]
-        present = {key: rows[key] for key in with_reward if len(rows[key].token_ids)}
-        num_unscored += len(batch) - len(with_reward)
-        num_empty += len(with_reward) - len(present)
-        minibatches.append(_minibatch(reader, present, objective, max_response_tokens))
+        own_keys = [of_row[row] for row in rows.tolist()]
+        scored.update(own_keys)
+        parts.append(_rows(reader, responses, own_keys, rows, shared, corrects=objective.correction != "none"))
+    table = Minibatch.joined(parts)
+    place = {key: row for row, key in enumerate(table.keys)}
+    minibatches = [
+        _weighed(table.take([place[key] for key in batch if key in place]), objective, max_response_tokens)
+        for batch in batches
+    ]
+    num_keys, num_scored = sum(map(len, batches)), sum(key in scored for batch in batches for key in batch)
     drifts = np.concatenate([np.empty(0), *(part.length_drift_R for part in shared if not part.is_passed_through)])
     counts = BatchCounts(
-        num_unscored=num_unscored,
+        num_unscored=num_keys - num_scored,
         num_truncated=sum(int(part.is_truncated_R.sum()) for part in shared),
-        num_empty=num_empty,
+        num_empty=num_scored - sum(map(len, minibatches)),
         length_drift_mean=float(drifts.mean()) if len(drifts) else 0.0,
         num_control_dropped=sum(part.num_control_dropped for part in shared),
     )
     return LearnerBatch(tuple(minibatches), counts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One row's values before they are collected into columns; `token_ids` is empty if no token is left."""
-
-    prompt_ids: Any
-    token_ids: NDArray[np.int32]
-    old_logprobs: NDArray[np.float32]
-    token_advantages: NDArray[np.float64]
-    sampler_logprobs: NDArray[np.float32]
-    advantage: float
-    weight: float
-
-
 def _rows(
     reader: RowReader,
     responses: Responses,
-    step: int,
-    agent: str,
+    keys: Sequence[RowKey],
     rows: NDArray[np.int64],
     shared: list[SharedResponses],
-) -> list[_Row]:
-    """Some responses of one agent and step as rows of the learner; converted responses are appended to `shared`."""
+    *,
+    corrects: bool,
+) -> Minibatch:
+    """Some responses of one agent and step as rows of the learner, without weights; empty rows are left out.
+
+    Converted responses are appended to `shared`.
+    """
+    step, agent, num_rows = responses.step, responses.agent, len(rows)
     is_own = agent == reader.learner
-    taken = responses if len(rows) == len(responses) else responses.take(rows)
-    old = taken.behaviour_logprobs
+    taken = responses if num_rows == len(responses) else responses.take(rows)
+    old, nothing = taken.behaviour_logprobs, np.zeros(num_rows, np.int64)
     if reader.drops_eos:
         old = old.cut([len(without_eos(ids, reader.eos_ids[agent])) for ids in taken.token_ids])
     if is_own:
@@ -225,50 +236,41 @@ def _rows(
         shared.append(reader.retokenizers[agent].convert(taken))
         token_ids = shared[-1].token_ids
         prompts = [reader.prompt_ids(problem_id) for problem_id in taken.problem_id]
-    carried = reader.estimate(step).carried[reader.learner][agent]
-    advantages, weights = carried.advantage_R[rows].tolist(), carried.weight_R[rows].tolist()
-    added: Iterable[NDArray[np.float64]] = itertools.repeat(np.empty(0), len(rows))
+    added = Ragged.from_lengths(np.empty(0), nothing)
     if is_own and reader.token_advantages is not None:
-        added = reader.token_advantages(step).take(rows)
-    columns = zip(prompts, token_ids, old, added, taken.logprobs, advantages, weights, strict=True)
-    return [
-        _Row(prompt, ids if len(olds) else ids[:0], olds, adds[: len(olds)], sampled[: len(olds)], advantage, weight)
-        for prompt, ids, olds, adds, sampled, advantage, weight in columns
-    ]
+        added = reader.token_advantages(step).take(rows).cut(old.lengths)
+    carried = reader.estimate(step).carried[reader.learner][agent]
+    kept = np.flatnonzero((token_ids.lengths > 0) & (old.lengths > 0))
+    old = old.take(kept)
+    return Minibatch(
+        keys=tuple(keys[row] for row in kept.tolist()),
+        tokens=TokenRows.of([prompts[row] for row in kept.tolist()], token_ids.take(kept)),
+        kind_B=np.full(len(kept), reader.kind(step, agent), dtype=np.int64),
+        source_B=np.full(len(kept), reader.agents.index(agent), dtype=np.int64),
+        advantage_B=carried.advantage_R[rows[kept]],
+        weight_B=carried.weight_R[rows[kept]],
+        row_weight_B=np.zeros(len(kept)),
+        old_mean_logprob_B=old.means(),
+        old_logprobs=old if is_own else old.cut(nothing[kept]),
+        token_advantages=added.take(kept),
+        sampler_logprobs=taken.logprobs.take(kept).cut(old.lengths if is_own and corrects else nothing[kept]),
+    )
 
 
-def _minibatch(
-    reader: RowReader, rows: Mapping[RowKey, _Row], objective: Objective, max_response_tokens: int
-) -> Minibatch:
-    tokens = TokenRows.of([row.prompt_ids for row in rows.values()], [row.token_ids for row in rows.values()])
-    kind_B = np.array([reader.kind(key) for key in rows], dtype=np.int64)
-    source_B = np.array([reader.agents.index(key.agent) for key in rows], dtype=np.int64)
-    old = [row.old_logprobs for row in rows.values()]
-    is_own = (kind_B != RowKind.FOREIGN).tolist()
-    corrects = objective.correction != "none"
-    num_kept = [
-        len(row.sampler_logprobs) if own and corrects else 0 for row, own in zip(rows.values(), is_own, strict=True)
-    ]
-    sampler = [row.sampler_logprobs[:kept] for row, kept in zip(rows.values(), num_kept, strict=True)]
+def _weighed(rows: Minibatch, objective: Objective, max_response_tokens: int) -> Minibatch:
+    """The rows as one mini-batch: with the objective's weights, and no prompts of other rows."""
     weight_B = checked_row_weights(
         objective,
-        torch.from_numpy(source_B),
-        torch.from_numpy(tokens.responses.lengths),
+        torch.from_numpy(rows.source_B),
+        torch.from_numpy(rows.tokens.responses.lengths),
         max_tokens=max_response_tokens,
     )
-    return Minibatch(
-        keys=tuple(rows),
-        tokens=tokens,
-        kind_B=kind_B,
-        source_B=source_B,
-        advantage_B=np.array([row.advantage for row in rows.values()], dtype=np.float64),
-        weight_B=np.array([row.weight for row in rows.values()], dtype=np.float64),
+    is_own_B = rows.kind_B != RowKind.FOREIGN
+    return replace(
+        rows,
+        tokens=rows.tokens.compacted(),
         row_weight_B=weight_B.numpy(),
-        old_mean_logprob_B=Ragged.of(old, np.float32).means(),
-        old_logprobs=Ragged.of([each if own else each[:0] for each, own in zip(old, is_own, strict=True)], np.float32),
-        token_advantages=Ragged.of([row.token_advantages for row in rows.values()], np.float64),
-        sampler_logprobs=Ragged.of(sampler, np.float32),
-        num_own_tokens=int(tokens.responses.lengths[is_own].sum()),
+        num_own_tokens=int(rows.tokens.responses.lengths[is_own_B].sum()),
     )
 
 
@@ -284,22 +286,18 @@ def own_minibatch(
         objective: determines the row weights.
     """
     num_rows = len(tokens)
-    weight_B = objective.row_weights(
-        torch.zeros(num_rows, dtype=torch.long),
-        torch.from_numpy(tokens.responses.lengths),
-        max_tokens=int(tokens.responses.lengths.max()),
-    )
-    return Minibatch(
+    nothing = np.zeros(num_rows, np.int64)
+    rows = Minibatch(
         keys=tuple(RowKey(1, "", "", row) for row in range(num_rows)),
         tokens=tokens,
         kind_B=np.full(num_rows, RowKind.OWN),
-        source_B=np.zeros(num_rows, np.int64),
+        source_B=nothing,
         advantage_B=np.asarray(advantage_B, dtype=np.float64),
         weight_B=np.ones(num_rows),
-        row_weight_B=weight_B.numpy(),
+        row_weight_B=np.zeros(num_rows),
         old_mean_logprob_B=old_logprobs.means(),
         old_logprobs=old_logprobs,
-        token_advantages=Ragged.from_lengths(np.empty(0), np.zeros(num_rows, np.int64)),
-        sampler_logprobs=Ragged.from_lengths(np.empty(0, np.float32), np.zeros(num_rows, np.int64)),
-        num_own_tokens=len(tokens.responses.value_N),
+        token_advantages=Ragged.from_lengths(np.empty(0), nothing),
+        sampler_logprobs=Ragged.from_lengths(np.empty(0, np.float32), nothing),
     )
+    return _weighed(rows, objective, int(tokens.responses.lengths.max()))

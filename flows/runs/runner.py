@@ -20,7 +20,7 @@ from prefect.artifacts import create_progress_artifact, create_table_artifact, u
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException, TerminationSignal
-from prefect.futures import PrefectFuture, PrefectTaskRunFuture
+from prefect.futures import PrefectFuture
 from prefect.runtime import deployment
 from prefect.states import Cancelled, Crashed
 
@@ -116,7 +116,7 @@ class PrefectRunner:
         except Exception as error:
             raise self._cause(title, error) from error
         self._check(title, state)
-        return _TaskHandle(_DoneFuture(state), lambda: None)
+        return _TaskHandle(state, lambda: None)
 
     def wait(self) -> None:
         """Start nothing more, and wait for the tasks in progress."""
@@ -176,30 +176,11 @@ class PrefectRunner:
         return self._tasks[kind]
 
 
-class _DoneFuture(PrefectTaskRunFuture[None]):
-    """Future of a completed task. Passing the state instead makes Prefect search it for tasks, which takes 3 ms."""
-
-    def __init__(self, state: State[None]) -> None:
-        assert state.state_details.task_run_id is not None, "a task's state names its run"
-        super().__init__(state.state_details.task_run_id)
-        self._final_state = state
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Return at once."""
-
-    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> None:
-        """Return None; phases have no result."""
-
-    def add_done_callback(self, fn: Callable[[PrefectFuture[None]], None]) -> None:
-        """Call it at once."""
-        fn(self)
-
-
 @dataclass(frozen=True, slots=True)
 class _TaskHandle:
     """Handle of a phase that runs as a task; later tasks wait for `run`."""
 
-    run: PrefectFuture[None]
+    run: PrefectFuture[None] | State[None]
     check: Callable[[], None]
 
     def result(self) -> None:

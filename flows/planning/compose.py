@@ -48,6 +48,7 @@ _MOVED = {
     "data.train_file": "data.sets.<name>.file, with data.train=[<name>]",
     "data.template": "data.sets.<name>.template",
     "data.system": "data.sets.<name>.system",
+    "placement.ray.timeout_s": "engine.start_limit_s",
     "method.build.most_per_problem": "method.build.max_per_problem",
     "method.estimate.largest_difference": "method.estimate.max_difference",
     "method.plan.most_rounds": "method.plan.max_rounds",

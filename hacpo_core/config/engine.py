@@ -143,6 +143,15 @@ class EngineConfig:
         DeepspeedConfig, "DeepSpeed's engine", inert=unless("engine.learner", "deepspeed")
     )
     lora: LoraConfig = setting(LoraConfig, "low-rank adapters")
+    start_limit_s: float = setting(
+        1800.0,
+        "longest wait for vLLM's engine to start, and for a Ray cluster to respond and place an agent's processes; cold "
+        "machines read packages and compile kernels for many minutes",
+        unit="s",
+        above=0,
+        at_most=86400,
+        identity=False,
+    )
     device: str = setting(
         "cpu",
         "device of each process",
@@ -244,19 +253,12 @@ def _reason_alone(_: Any, config: Any) -> str | None:
 
 @dataclass(frozen=True)
 class RayConfig:
-    """The Ray cluster to use, and time limits."""
+    """The Ray cluster to use."""
 
     address: str | None = setting(
         None,
         "host:port of a running cluster, or auto for the one that this machine belongs to; null: start Ray on this "
         "machine, for this run only",
-    )
-    timeout_s: float = setting(
-        120.0,
-        "longest wait for the cluster to respond and to place an agent's processes",
-        unit="s",
-        above=0,
-        at_most=86400,
     )
 
 

@@ -301,10 +301,10 @@ class RayPlacement(Placement):
         groups = {agent: placement_group([bundle] * count, strategy="PACK") for agent, count in counts.items()}
         self.groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
         for agent, group in groups.items():
-            if not group.wait(timeout_s := config.placement.ray.timeout_s):
+            if not group.wait(timeout_s := config.engine.start_limit_s):
                 raise EngineError(
                     f"placement: Ray could not reserve {counts[agent]} x {bundle} within {timeout_s:g} s; wait until "
-                    "the cluster is less busy, or raise placement.ray.timeout_s"
+                    "the cluster is less busy, or raise engine.start_limit_s"
                 )
 
     def _load(self, name: str, checkpoint: Checkpoint | None) -> RemoteAgent:
@@ -328,7 +328,7 @@ class RayPlacement(Placement):
         agent = RemoteAgent(name, actors, version=0)
         try:
             placed = [actor.process.remote() for actor in actors]
-            late = ray.wait(placed, num_returns=ranks, timeout=config.placement.ray.timeout_s)[1]
+            late = ray.wait(placed, num_returns=ranks, timeout=config.engine.start_limit_s)[1]
             if late:
                 raise EngineError(f"agent {name}: {len(late)} of {ranks} processes did not start; see Ray's log")
             pids = gather(placed, what=f"agent {name}")
@@ -384,7 +384,7 @@ def start_ray(config: ExperimentConfig, **options: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 would give agents the lowest priority
-    address, timeout_s = config.placement.ray.address, config.placement.ray.timeout_s
+    address, timeout_s = config.placement.ray.address, config.engine.start_limit_s
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
@@ -442,7 +442,7 @@ def _probe(address: str, timeout_s: float) -> None:
     except subprocess.TimeoutExpired as error:
         raise EngineError(
             f"placement.ray.address: this machine could not join the cluster at {address} within {timeout_s:g} s; "
-            f"{_REMEDY}, or raise placement.ray.timeout_s"
+            f"{_REMEDY}, or raise engine.start_limit_s"
         ) from error
     if joined.returncode:
         said = (joined.stderr.strip().splitlines() or [f"exit code {joined.returncode}"])[-1]

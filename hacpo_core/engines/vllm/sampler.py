@@ -42,7 +42,7 @@ SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to e
 _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 _SEEDS = 2**63  # vLLM's newer model runner, used on GPUs, stores seeds as signed integers, and -1 means no seed
 _FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
@@ -324,21 +324,23 @@ def start_engine(options: dict[str, Any], engine: EngineConfig) -> Any:
     """Start vLLM with these options, in this process or in its own."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    os.environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", str(int(engine.start_limit_s)))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if engine.vllm.process == "own" else "0"
     if engine.device == "cpu":  # child processes use as many threads as this one, not bound to cores
         os.environ |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    try:
-        import vllm.envs
-        import vllm.platforms
-    except ImportError as error:
-        raise EngineError(
-            f"engine.sampler: vllm cannot be imported ({error}); pip install 'hacpo[vllm]', or set "
-            "engine.sampler=transformers"
-        ) from error
-    vllm.envs.disable_envs_cache()  # otherwise an engine started earlier in this process determines the environment
-    _check_devices(engine, vllm.platforms.current_platform.device_type)
-    with _threads_left_alone(), _as_engine_error("the engine did not start"):
-        return vllm.LLM(**options)
+    with _learner_left_alone():
+        try:
+            import vllm.envs
+            import vllm.platforms
+        except ImportError as error:
+            raise EngineError(
+                f"engine.sampler: vllm cannot be imported ({error}); pip install 'hacpo[vllm]', or set "
+                "engine.sampler=transformers"
+            ) from error
+        vllm.envs.disable_envs_cache()  # otherwise an engine started earlier in this process determines the environment
+        _check_devices(engine, vllm.platforms.current_platform.device_type)
+        with _as_engine_error("the engine did not start"):
+            return vllm.LLM(**options)
 
 
 def _check_devices(engine: EngineConfig, built_for: str) -> None:
@@ -358,13 +360,18 @@ def _check_devices(engine: EngineConfig, built_for: str) -> None:
 
 
 @contextlib.contextmanager
-def _threads_left_alone() -> Iterator[None]:
-    """Restore `torch.set_num_threads`, which vLLM's CPU worker disables for the whole process, learner included."""
-    before = torch.set_num_threads
+def _learner_left_alone() -> Iterator[None]:
+    """Restore what vLLM changes for the whole process, learner included.
+
+    These are `torch.set_num_threads`, which its CPU worker disables, and cuDNN's attention, which its CUDA platform
+    switches off: with it, the same learner would train with other kernels than beside another sampler.
+    """
+    set_num_threads, has_cudnn = torch.set_num_threads, torch.backends.cuda.cudnn_sdp_enabled()
     try:
         yield
     finally:
-        torch.set_num_threads = before
+        torch.set_num_threads = set_num_threads
+        torch.backends.cuda.enable_cudnn_sdp(has_cudnn)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from flows.planning.compose import compose
@@ -160,3 +162,25 @@ def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "vllm.platforms", raising=False)
     with pytest.raises(EngineError, match=r"engine.sampler: vllm cannot be imported .*pip install 'hacpo\[vllm\]'"):
         new_sampler(tmp_path, EngineConfig(sampler="vllm"))
+
+
+def test_what_vllm_changes_for_the_whole_process_is_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Importing its CUDA platform switches cuDNN's attention off; its CPU worker replaces `set_num_threads`."""
+
+    class Changes:
+        def __init__(self, **options: object) -> None:
+            torch.backends.cuda.enable_cudnn_sdp(not before)
+            monkeypatch.setattr(torch, "set_num_threads", None)
+            raise RuntimeError("cold")
+
+    before, set_num_threads = torch.backends.cuda.cudnn_sdp_enabled(), torch.set_num_threads
+    platforms = SimpleNamespace(current_platform=SimpleNamespace(device_type="cpu"))
+    stub = SimpleNamespace(LLM=Changes, envs=SimpleNamespace(disable_envs_cache=lambda: None), platforms=platforms)
+    for name in ("vllm", "vllm.envs", "vllm.platforms"):
+        monkeypatch.setitem(sys.modules, name, stub)
+    monkeypatch.delenv("VLLM_ENGINE_READY_TIMEOUT_S", raising=False)
+    with pytest.raises(EngineError, match="the engine did not start: cold"):
+        new_sampler(tmp_path, EngineConfig(sampler="vllm", start_limit_s=900.0))
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+    assert torch.set_num_threads is set_num_threads
+    assert os.environ["VLLM_ENGINE_READY_TIMEOUT_S"] == "900"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.models.lora import add_adapters
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
+from hacpo_core.engines.vllm import sampler as vllm_sampler
 from hacpo_core.engines.vllm.sampler import SHARED_MEMORY, VllmSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.phases.runner import DirectRunner
@@ -132,6 +134,15 @@ def error_of(
     sampled = [logprob for response in responses for logprob in response.logprobs]
     learned = [logprob for logprobs in learned_scores for logprob in logprobs]
     return max(abs(a - b) for a, b in zip(sampled, learned, strict=True))
+
+
+def test_every_variable_that_is_set_for_vllm_is_one_of_its_own() -> None:
+    import vllm.envs
+
+    source = Path(vllm_sampler.__file__).read_text("utf-8")
+    names = set(re.findall(r'"(VLLM_[A-Z_]+)"', source)) - {"VLLM_DIST_IDENT"}  # this one is read, and its ranks set it
+    assert len(names) > 4
+    assert names <= set(vllm.envs.environment_variables)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

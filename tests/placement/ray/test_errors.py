@@ -157,7 +157,7 @@ def test_cluster_that_cannot_be_reached_is_one_clear_error(
 def test_listener_that_never_speaks_is_given_up_after_the_timeout(small_plan: Callable[..., Plan]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        words = (f"placement.ray.address={address}", "placement.ray.timeout_s=4")
+        words = (f"placement.ray.address={address}", "engine.start_limit_s=4")
         with pytest.raises(EngineError, match=f"could not join the cluster at {address} within 4 s; start"):
             finish(small_plan("hacpo", *RAY, *words))
 

@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -21,6 +23,7 @@ from flows.commands import (
     export,
     extend,
     grid,
+    list_runs,
     probe,
     report,
     samples,
@@ -40,7 +43,24 @@ _DISK_ERRORS = (
     *FULL_DISK,
 )
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"hacpo {version('hacpo')}")
+        raise typer.Exit
+
+
+@app.callback(help=__doc__)
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options of `hacpo` itself."""
+
+
 for command in (
     *(
         probe.probe,
@@ -64,6 +84,7 @@ for command in (
     ),
 ):
     app.command()(command)
+app.command("list")(list_runs.list_runs)
 app.add_typer(server_app, name="server")
 
 

@@ -145,8 +145,8 @@ class EngineConfig:
     lora: LoraConfig = setting(LoraConfig, "low-rank adapters")
     start_limit_s: float = setting(
         1800.0,
-        "longest wait for vLLM's engine to start, and for a Ray cluster to respond and to place an agent's processes; a "
-        "cold machine reads packages and compiles kernels for many minutes",
+        "longest wait for vLLM's engine to start, and for a Ray cluster to respond and to place an agent's processes; "
+        "a cold machine reads packages and compiles kernels for many minutes",
         unit="s",
         above=0,
         at_most=86400,

@@ -1,0 +1,64 @@
+"""`hacpo list` and `hacpo --version`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.records.failures import record_failure
+from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent
+from flows.records.states import CONFIG_FILE, RESULT_FILE
+from hacpo_core.errors import EngineError
+from hacpo_core.files import write_json
+
+
+def run_folder(runs_dir: Path, name: str, step: int, age_s: float, *scores: float) -> Path:
+    root = runs_dir / "experiments" / name
+    root.mkdir(parents=True)
+    (root / CONFIG_FILE).write_text("seed: 0\n", encoding="utf-8")
+    evaluations = [Evaluated(n, "gsm8k", "a", score, Spent(0, 0.0, 0.0)) for n, score in enumerate(scores)]
+    progress = Progress("p", "m", 0, step, 9, 1.0, evaluations=evaluations)
+    write_json(root / PROGRESS_FILE, asdict(progress))
+    os.utime(root, (1e9 - age_s, 1e9 - age_s))
+    return root
+
+
+@pytest.fixture
+def runs_dir(tmp_path: Path) -> Path:
+    write_json(run_folder(tmp_path, "p-m-s0-done", 9, 30.0, 0.25, 0.5) / RESULT_FILE, {})
+    record_failure(run_folder(tmp_path, "p-m-s1-failed", 3, 20.0), EngineError("out of memory"))
+    os.utime(tmp_path / "experiments" / "p-m-s1-failed", (1e9 - 20, 1e9 - 20))
+    os.utime(tmp_path / "experiments" / "p-m-s0-done", (1e9 - 30, 1e9 - 30))
+    run_folder(tmp_path, "q-m-s0-new", 1, 10.0)
+    return tmp_path
+
+
+def test_runs_are_listed_newest_first_with_state_step_and_last_accuracy(runs_dir: Path) -> None:
+    found = CliRunner().invoke(app, ["list", "--runs-dir", str(runs_dir)])
+    assert found.exit_code == 0
+    assert [line.split() for line in found.stdout.splitlines()] == [
+        ["q-m-s0-new", "missing", "1/9", "interrupted", "at", "step", "1", "of", "9"],
+        ["p-m-s1-failed", "failed", "3/9", "EngineError:", "out", "of", "memory"],
+        ["p-m-s0-done", "done", "9/9", "a", "gsm8k", "0.500"],
+    ]
+
+
+def test_list_takes_the_beginning_of_an_id_and_prints_json(runs_dir: Path) -> None:
+    words = ["list", "p-m", "--runs-dir", str(runs_dir), "--json"]
+    rows = json.loads(CliRunner().invoke(app, words).stdout)
+    assert [(row["id"], row["step"], row["accuracy"]) for row in rows] == [
+        ("p-m-s1-failed", 3, {}),
+        ("p-m-s0-done", 9, {"a": {"gsm8k": 0.5}}),
+    ]
+    assert "no experiment in" in CliRunner().invoke(app, ["list", "z", "--runs-dir", str(runs_dir)]).stdout
+
+
+def test_version_is_the_packages() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"hacpo {version('hacpo')}\n"

@@ -38,7 +38,7 @@ from hacpo_core.engines.sampling.decoders import ModelDecoder
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler, choose
 from hacpo_core.methods.base import SampleSpec
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.phases.update import with_agent
+from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import SamplingLimits
 

@@ -30,7 +30,7 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.files import write_errors
 from hacpo_core.methods.base import Estimate, SampleSpec, ScoredStep
 from hacpo_core.methods.checks import checked_estimate, checked_shape
-from hacpo_core.phases.update import with_agent
+from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import Problem, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts

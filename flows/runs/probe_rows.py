@@ -22,7 +22,7 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import Estimate, Objective
 from hacpo_core.methods.checked_objective import checked_surrogate
 from hacpo_core.methods.checks import checked_log_centers
-from hacpo_core.phases.update import with_agent
+from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.responses import Responses
 
 STEP = 1

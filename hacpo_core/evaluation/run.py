@@ -25,8 +25,8 @@ from hacpo_core.evaluation.results import EvaluationResult, read_result, result_
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import SampleSpec
 from hacpo_core.phases.runner import Handle, Phase, Runner
-from hacpo_core.phases.update import with_agent
 from hacpo_core.phases.verify import check_scored
+from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import PhaseCost, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hacpo_core.experiment import Experiment
-from hacpo_core.phases.update import with_agent
+from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.checkpoints import save_checkpoint
 
 

@@ -15,7 +15,7 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
 from hacpo_core.methods.base import PlanTask, SampleSpec
 from hacpo_core.methods.checks import checked_specs
-from hacpo_core.phases.update import with_agent
+from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import PhaseCost, Problem, SamplingLimits
 from hacpo_core.responses import Responses
@@ -43,21 +43,11 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
     searched = [row for row, spec in enumerate(specs) if spec.search is not None]
 
     def sample(placed: PlacedAgent) -> SampledBatch:
-        # learners elsewhere or in later steps compute importance ratios from these log-probabilities
-        shares = len(experiment.agents) > 1 and experiment.method.shares_rollouts
-        are_compared = shares or experiment.method.build.takes_old_rows
         with experiment.stopwatch(agent) as watch:
             responses = placed.sample(specs, step=step, purpose="rollout")
             if searched:
                 responses = _scored(placed, responses, searched)
-            probes: dict[int, NDArray[np.float32]] = {}
-            if sampled and not (experiment.config.old_logprobs == "learner" and are_compared):
-                places = sorted({sampled[len(sampled) * i // NUM_PROBED] for i in range(NUM_PROBED)})
-                probes = dict(zip(places, placed.score(responses.take(places)), strict=True))
-            reuses = experiment.config.old_logprobs == "checked" and _agree(responses, probes)
-            recomputes_own = not (reuses or experiment.config.old_logprobs == "sampler")
-            if recomputes_own and are_compared:
-                responses, probes = replace(responses, old_logprobs=placed.score(responses)), {}
+            responses, probes, recomputes_own = _with_old_logprobs(experiment, placed, responses, sampled)
         cost = watch.cost(responses.num_tokens)
         return SampledBatch(responses, cost, probes, recomputes_own=recomputes_own, state=planned_state)
 
@@ -71,6 +61,44 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
             "start a new experiment with a lower optimizer.learning_rate or optimizer.max_grad_norm"
         )
     experiment.ledger.save_rollouts(step, agent, batch, round)
+
+
+def _with_old_logprobs(
+    experiment: Experiment, placed: PlacedAgent, responses: Responses, sampled: Sequence[int]
+) -> tuple[Responses, Mapping[int, NDArray[np.float32]], bool]:
+    """The responses with the old log-probabilities of their importance ratios, where they are not the sampler's.
+
+    They are *compared* if other learners, or later steps, compute ratios from them.
+
+        old_logprobs               compared   a few probed   all scored here   own rows scored at the update
+        sampler                    yes, no    yes            no                no
+        checked, probes agree      yes, no    yes            no                no
+        checked, they differ       yes        yes, dropped   yes               yes
+        checked, they differ       no         yes            no                yes
+        learner                    yes        no             yes               yes
+        learner                    no         yes            no                yes
+
+    Args:
+        experiment: with the configuration.
+        placed: the agent.
+        responses: its own.
+        sampled: rows that were sampled, not searched for.
+
+    Returns:
+        the responses; the learner's log-probabilities of a few, by row, to compare with the sampler's; and whether the
+        update recomputes those of own rows.
+    """
+    config, method = experiment.config, experiment.method
+    are_compared = (len(experiment.agents) > 1 and method.shares_rollouts) or method.build.takes_old_rows
+    probes: dict[int, NDArray[np.float32]] = {}
+    if sampled and not (config.old_logprobs == "learner" and are_compared):
+        rows = sorted({sampled[len(sampled) * i // NUM_PROBED] for i in range(NUM_PROBED)})
+        probes = dict(zip(rows, placed.score(responses.take(rows)), strict=True))
+    if config.old_logprobs == "sampler" or (config.old_logprobs == "checked" and _agree(responses, probes)):
+        return responses, probes, False
+    if are_compared:
+        return replace(responses, old_logprobs=placed.score(responses)), {}, True
+    return responses, probes, True
 
 
 def _plan(

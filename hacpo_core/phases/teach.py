@@ -17,7 +17,7 @@ from hacpo_core.data.tokens.retokenize import SharedResponses
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.checks import checked_teachers
 from hacpo_core.phases.advantage import scored_step
-from hacpo_core.phases.update import with_agent
+from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.records import PhaseCost, Problem
 from hacpo_core.responses import Responses
 from hacpo_core.store.ledger import TaughtBatch

@@ -93,7 +93,7 @@ class CapabilityEstimator(Estimator):
     )
     binary_guard: bool = setting(
         True,
-        "replace a capability baseline above 1 by the agent's own mean if no reward exceeds 1 (official code)",
+        "replace a capability baseline above 1, which no reward reaches, by the agent's own mean (official code)",
         inert=unless("method.estimate.baseline", "capability"),
     )
     cross_baseline: str = setting(

@@ -1,0 +1,116 @@
+"""An update on an agent: made, or repeated and compared with the committed one."""
+
+from __future__ import annotations
+
+import logging
+
+from hacpo_core.columns import Ragged
+from hacpo_core.config.counts import measures_cosine
+from hacpo_core.data.batches import LearnerBatch, RowReader, learner_batch
+from hacpo_core.engines.learning.replay import NEAR_SHARE, UpdateTrace, compare
+from hacpo_core.errors import ReplayError
+from hacpo_core.experiment import Experiment
+from hacpo_core.methods import state
+from hacpo_core.methods.base import History
+from hacpo_core.methods.checks import checked_batches, checked_token_advantage
+from hacpo_core.placement.base import PlacedAgent
+from hacpo_core.store.ledger import UpdateRecord, row_table
+
+_log = logging.getLogger(__name__)
+
+
+def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None:
+    """Update an agent that has the weights before the step, and commit what was measured.
+
+    Raises:
+        MethodError: the builder failed or returned invalid mini-batches.
+        ReplayError: the update was committed before and gives other weights now, and `checkpoint.accept_divergence` is
+            off.
+    """
+    agent = placed.name
+    with experiment.stopwatch(agent) as watch:
+        batch, after = _build(experiment, step, agent)
+        applied = placed.update(
+            batch.minibatches,
+            experiment.method.objective,
+            version=step,
+            measures_cosine=measures_cosine(experiment.config) and step % experiment.config.diagnostics.every == 0,
+            recomputes_own=experiment.ledger.rollouts(step, agent).recomputes_own,
+            objective_state=experiment.state_before(step, f"objective.{agent}"),
+        )
+    if experiment.ledger.has(step, f"update.{agent}"):
+        _judge_replay(experiment, step, agent, applied.trace)
+        return
+    rows = row_table(batch.minibatches, applied.outcome.rows)
+    outcome, objective = applied.outcome, experiment.method.objective
+    record = UpdateRecord(
+        minibatches=outcome.minibatches,
+        rows=rows,
+        trace=applied.trace,
+        counts=batch.counts,
+        state=after,
+        objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
+        log_centers=outcome.log_centers,
+        cost=watch.cost(),
+    )
+    experiment.ledger.save_update(step, agent, record)
+
+
+def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch, dict[str, object]]:
+    """A learner's mini-batches of a step, and the builder's next state, encoded."""
+    config, builder, tokens = experiment.config, experiment.method.build, experiment.placement.tokenizers[agent]
+    estimator = experiment.method.estimate
+    sources = experiment.sources(agent)
+    history = History(
+        step=step,
+        problem_ids=tuple(problem.id for problem in experiment.batch(step)),
+        sources=sources,
+        num_samples=config.rollout.num_samples,
+        seed=config.seed,
+        responses=lambda at, of: experiment.ledger.verdicts(at, of).responses,
+        estimate=lambda at: experiment.ledger.estimate(at).estimate,
+        outcomes=lambda at: experiment.ledger.update(at, agent).rows,
+    )
+    batches, after = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
+    encoded = state.encode(after, owner=f"method.build ({builder.name})")
+
+    def taught(at: int) -> Ragged:
+        difference = experiment.ledger.taught(at, agent).difference
+        return Ragged(checked_token_advantage(estimator, difference.value_N), difference.edge)
+
+    of_sources = {source: experiment.placement.tokenizers[source] for source in sources}
+    with experiment.text_lock:
+        reader = RowReader(
+            learner=agent,
+            agents=experiment.agents,
+            step=step,
+            responses=history.responses,
+            estimate=history.estimate,
+            prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
+            retokenizers={source: experiment.retokenizer(of_sources[source], tokens) for source in sources[1:]},
+            eos_ids={source: tokenizer.eos_ids for source, tokenizer in of_sources.items()},
+            token_advantages=taught if estimator.has_teachers else None,
+            drops_eos=config.retokenize.eos == "drop",
+        )
+        limit = config.rollout.max_response_tokens
+        return learner_batch(reader, batches, experiment.method.objective, max_response_tokens=limit), encoded
+
+
+def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: UpdateTrace) -> None:
+    """Record how close a repeated update is to the original; raise ReplayError if it differs too much."""
+    recorded = experiment.ledger.update(step, agent).trace
+    replay = compare(recorded, repeated)
+    experiment.ledger.add_replay(step, agent, replay)
+    message = f"replay of step {step}, {agent}: {replay.kind}, off by {replay.distance:.1e} of the update's norm"
+    if replay.kind == "exact":
+        _log.info("%s", message)
+    elif replay.kind == "near" or experiment.config.checkpoint.accept_divergence:
+        _log.warning("%s; training continues from these weights", message)
+    else:
+        must_equal = recorded.setup == repeated.setup and repeated.setup.is_exact
+        expected = "an exact repeat on the same device" if must_equal else f"at most {NEAR_SHARE}"
+        raise ReplayError(
+            f"{message}, expected {expected}; the rows or the optimizer's settings changed, because a library was "
+            "updated (install the old version) or lost rollouts were sampled again (set "
+            "checkpoint.accept_divergence=true)"
+        )

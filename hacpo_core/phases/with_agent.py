@@ -1,0 +1,38 @@
+"""Work with an agent that has the weights of a step, whatever happened to it before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from hacpo_core.errors import AgentLostError
+from hacpo_core.experiment import Experiment
+from hacpo_core.phases.apply_update import apply_update
+from hacpo_core.placement.base import PlacedAgent
+
+MAX_RESTARTS = 3
+"""deaths of the agent's process after which a phase fails"""
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[[PlacedAgent], Result]) -> Result:
+    """Result of `work` on an agent that has the weights of this version.
+
+    If necessary, the agent is restored from a checkpoint and the stored rollouts. If its process dies meanwhile, it is
+    started again and `work` is repeated.
+    """
+
+    def replay(placed: PlacedAgent, step: int) -> None:
+        apply_update(experiment, placed, step)
+
+    for losses in range(1, MAX_RESTARTS + 1):
+        try:
+            with experiment.placement.turn(agent):
+                return work(experiment.placement.agent_at(agent, version, replay=replay))
+        except AgentLostError as error:
+            if losses == MAX_RESTARTS:
+                raise
+            _log.warning("%s; starting it again", error)
+    raise AssertionError("the last loss is raised")

@@ -73,6 +73,8 @@ for command in (
         worker.reconcile,
         report.report,
         show.show,
+        show.fields,
+        show.methods,
     ),
     *(
         evaluate.evaluate,

@@ -1,4 +1,4 @@
-"""`hacpo show`."""
+"""`hacpo show`, `hacpo fields` and `hacpo methods`."""
 
 from __future__ import annotations
 
@@ -15,34 +15,39 @@ if TYPE_CHECKING:
     from hacpo_core.config import ExperimentConfig
 
 
+def fields(
+    prefix: Annotated[str, typer.Argument(help="beginning of the fields' names; default: all")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Describe the configuration's fields: type, default, range, meaning, and whether they are part of the id."""
+    from flows.planning.field_table import print_fields
+
+    print_fields(prefix, as_json=as_json)
+
+
+def methods(as_json: AsJson = False) -> None:
+    """Describe the shipped methods and their parts."""
+    from flows.planning.method_table import print_methods
+
+    print_methods(as_json=as_json)
+
+
 def show(
-    pair: Annotated[str | None, typer.Argument(help="pair, `fields` or `methods`; default: list everything")] = None,
-    method: Annotated[str | None, typer.Argument(help="method; after `fields`: prefix of the names")] = None,
+    pair: Annotated[str | None, typer.Argument(help="pair; default: list everything")] = None,
+    method: Annotated[str | None, typer.Argument(help="method")] = None,
     overrides: Overrides = None,
     hardware: Hardware = "cpu",
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Print the resolved configuration of a pair and a method.
-
-    `show fields [PREFIX]` describes the configuration fields, `show methods` the methods. Without arguments, list
-    pairs, methods and experiments.
-    """
+    """Print the resolved configuration of a pair and a method. Without arguments, list what is there to choose from."""
     from flows.planning.compose import compose, to_yaml
     from flows.planning.declarations import DECLARATION_FOLDERS, available
     from flows.planning.plans import why_alone
     from hacpo_core.config import as_dict
 
-    if pair == "fields":
-        from flows.planning.field_table import print_fields
-
-        print_fields(method or "", as_json=as_json)
-        return
-    if pair == "methods":
-        from flows.planning.method_table import print_methods
-
-        print_methods(as_json=as_json)
-        return
+    if pair in ("fields", "methods"):
+        raise ConfigError(f"show: got {pair} in the place of a pair; it is a command of its own: `hacpo {pair}`")
     if pair is None:
         from flows.records.files import experiment_ids
 

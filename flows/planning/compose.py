@@ -137,7 +137,7 @@ def compose(
     _check_moved(layers)
     if not any(section_of(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: got no method.name, which identifies the method's runs; add one")
-    config = _with_seams(merged(ExperimentConfig, layers, remedy="hacpo show lists all fields"), layers)
+    config = _with_seams(merged(ExperimentConfig, layers, remedy="hacpo fields lists them all"), layers)
     config = _with_problem_sets(config, [layer for _, layer in layers])
     explicit = [*_field_names(override_layer), *_field_names(entry)]
     validate(config, overrides=explicit)

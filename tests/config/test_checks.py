@@ -27,7 +27,7 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rollout.num_sample=4", r"rollout.num_sample \(in the command line\).*hacpo show lists all fields"),
+        ("rollout.num_sample=4", r"rollout.num_sample \(in the command line\).*hacpo fields lists them all"),
         (
             "trian.num_steps=4",
             r"trian \(in the command line\): there is no such field; did you mean train or tr",
@@ -439,7 +439,7 @@ def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path:
     [
         (["evaluate.during=[maths]"], r"benchmark: got 'maths', expected one of aime2025, .*or a path to a YAML file"),
         (["evaluate.benchmarks.gsm8k.limit=2"], r"gsm8k.limit cannot take effect: gsm8k is neither in evaluate.during"),
-        (["evaluate.benchmarks.arithmetic_dev.limt=2"], r"arithmetic_dev.limt.*hacpo show lists all fields"),
+        (["evaluate.benchmarks.arithmetic_dev.limt=2"], r"arithmetic_dev.limt.*hacpo fields lists them all"),
         (
             ["evaluate.benchmarks.arithmetic_dev.limit=0"],
             r"arithmetic_dev.limit: got 0, expected a value of at least 1",

@@ -267,7 +267,10 @@ class Agent:
         )
         self.version, self.is_dirty = version, False
         self._release_unused()
-        setup = this_setup(torch.device(self.config.engine.device), is_deterministic=self.config.engine.deterministic)
+        engine = self.config.engine
+        setup = this_setup(
+            torch.device(engine.device), is_deterministic=engine.deterministic, layout=self.learner.layout
+        )
         return AppliedUpdate(outcome, UpdateTrace(before, self.fingerprint(), setup))
 
     def fingerprint(self) -> Fingerprint:

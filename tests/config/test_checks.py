@@ -33,7 +33,7 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
             r"trian \(in the command line\): there is no such field; did you mean train or tr",
         ),
         ("train.nm_steps=4", r"train.nm_steps \(in the command line\): .*did you mean num_steps\?"),
-        ("rollout.num_samples=many", r"rollout.num_samples \(in .*\): got 'many', expected a whole number; hacpo fields"),
+        ("rollout.num_samples=many", r"rollout.num_samples \(in .*\): got 'many', expected a whole number; hacpo f"),
         ("rollout.num_samples=null", r"rollout.num_samples \(in .*\): got None, expected a whole number;"),
         ("train=3", r"train \(in .*\): got 3, expected a section with num_steps, "),
         ("train.num_steps=.inf", r"train.num_steps \(in .*\): got inf, expected a whole number;"),

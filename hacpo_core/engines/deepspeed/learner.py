@@ -211,7 +211,7 @@ class DeepspeedLearner(BaseLearner):
 
     def _passes(self, rows: TokenRows) -> list[list[int]]:
         """Rows of each pass that a single process would make."""
-        return row_groups(rows, layout=self._layout, max_tokens=self._engine.micro_batch_tokens)
+        return row_groups(rows, layout=self.layout, max_tokens=self._engine.micro_batch_tokens)
 
     def _deal(self, rows: TokenRows) -> list[list[int]]:
         return deal(rows.lengths_B.tolist(), num_ranks=self._num_ranks)

@@ -91,7 +91,7 @@ class BaseLearner(ABC):
         self._device = model.device
         is_wide = engine.head_dtype == "float32"
         head = scoring_head(model, is_wide=is_wide)
-        self._layout = row_layout(head, engine.row_layout)
+        self.layout = row_layout(head, engine.row_layout)
         self._filled_length = pass_length(model)
         self.head: Head = head
         if isinstance(reference, nn.Module):
@@ -147,7 +147,7 @@ class BaseLearner(ABC):
 
     def _forward_passes(self, rows: TokenRows) -> Iterator[ForwardPass]:
         max_tokens = self._engine.micro_batch_tokens
-        return forward_passes(rows, layout=self._layout, max_tokens=max_tokens, filled_length=self._filled_length)
+        return forward_passes(rows, layout=self.layout, max_tokens=max_tokens, filled_length=self._filled_length)
 
     def update(
         self,

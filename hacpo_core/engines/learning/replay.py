@@ -32,6 +32,8 @@ class Setup:
     torch: str
     is_exact: bool
     """whether the device is deterministic: the CPU, and CUDA with `engine.deterministic`"""
+    layout: str = ""
+    """of the passes, see `row_layout`; "" if it was not recorded yet"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,13 @@ class Replay:
     digest: str
 
 
-def this_setup(device: torch.device, *, is_deterministic: bool) -> Setup:
+def this_setup(device: torch.device, *, is_deterministic: bool, layout: str) -> Setup:
     """Setup in which this process computes its updates.
 
     Args:
         device: of the learner.
         is_deterministic: `engine.deterministic`.
+        layout: of the learner's passes.
     """
     is_cpu = device.type == "cpu"
     return Setup(
@@ -71,6 +74,7 @@ def this_setup(device: torch.device, *, is_deterministic: bool) -> Setup:
         num_threads=torch.get_num_threads() if is_cpu else 0,
         torch=torch.__version__,
         is_exact=is_cpu or is_deterministic,
+        layout=layout,
     )
 
 

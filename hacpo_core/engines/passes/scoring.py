@@ -14,6 +14,7 @@ from hacpo_core.columns import TokenRows
 from hacpo_core.engines.passes.attention import let_rows_share
 from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.passes.logprobs import TokenScores, scores_of_logits, token_scores, widened
+from hacpo_core.engines.ranks import all_ranks
 from hacpo_core.errors import EngineError, first_line
 
 _log = logging.getLogger(__name__)
@@ -120,19 +121,21 @@ def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHea
 def row_layout(head: ScoringHead, layout: str) -> str:
     """The layout for this model's rows: `auto` is shared_prompts if the model supports it, else padded.
 
-    A short pass tests it: the error must be far smaller than it would be if rows attended to each other.
+    A short pass tests it: the error must be far smaller than it would be if rows attended to each other. The first rank
+    decides for all; all ranks must call this.
 
     Raises:
         EngineError: shared_prompts is configured, but the model does not support it.
     """
     if layout == "padded":
         return layout
-    problem = _why_not_shared(head)
+    # Near the limits of the trial, ranks might decide otherwise, make other passes and wait for each other forever.
+    problem = all_ranks(_why_not_shared(head))[0]
     if problem is None:
         return "shared_prompts"
     if layout != "auto":
         raise EngineError(f"engine.row_layout: {problem}; set engine.row_layout=padded")
-    _log.info("rows are padded: %s", problem)
+    _log.warning("rows are padded: %s", problem)
     return "padded"
 
 

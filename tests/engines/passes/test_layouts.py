@@ -5,7 +5,6 @@ Shapes: B sequence, T token, N target.
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
@@ -20,11 +20,12 @@ from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.cpu import speedups
-from hacpo_core.engines.passes import attention
+from hacpo_core.engines.passes import attention, scoring
 from hacpo_core.engines.passes.attention import NAME, let_rows_share
 from hacpo_core.engines.passes.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches
 from hacpo_core.engines.passes.scoring import row_layout, scoring_head
 from hacpo_core.errors import ConfigError, EngineError
+from tests.engines.ranks import on_ranks
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, small_model, token_rows
 from tests.engines.training import GRPO, HACPO, LINEAR, learner_of, rows_of, run, weights
 
@@ -228,14 +229,25 @@ def test_models_of_these_families_share_prompts(family: str, dtype: torch.dtype)
     assert row_layout(scoring_head(small_model(family, num_layers=2).to(dtype)), "auto") == "shared_prompts"
 
 
+def layout_where_ranks_disagree(first: str | None, second: str | None) -> str:
+    """The layout that a rank takes, if the trials of two ranks find these problems."""
+    scoring._why_not_shared = lambda head: second if dist.get_rank() else first  # type: ignore[assignment]
+    return row_layout(scoring_head(small_model()), "auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("problems", "layout"), [((None, "a whim"), "shared_prompts"), (("a whim", None), "padded")])
+def test_first_rank_decides_for_all(problems: tuple[str | None, str | None], layout: str) -> None:
+    assert on_ranks(2, layout_where_ranks_disagree, *problems) == [layout, layout]
+
+
 def assert_refused(model: PreTrainedModel, words: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is an error where it was asked for, and said where it was not."""
     head = scoring_head(model)
     with pytest.raises(EngineError, match=rf"engine.row_layout: .*{words}.*; set engine.row_layout=padded"):
         row_layout(head, "shared_prompts")
-    with caplog.at_level(logging.INFO):
-        assert row_layout(head, "auto") == "padded"
-    assert re.search(f"rows are padded: .*{words}", caplog.text)
+    assert row_layout(head, "auto") == "padded"
+    assert re.search(f"WARNING .*rows are padded: .*{words}", caplog.text)
     assert row_layout(head, "padded") == "padded"
 
 

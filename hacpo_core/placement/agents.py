@@ -72,8 +72,9 @@ class AppliedUpdate:
 class Agent:
     """One language model that samples and learns.
 
-    `version` is the number of update phases applied to its weights. `is_dirty` is True during an update phase. If it is
-    still True afterwards, the update failed, the weights are between two versions and must be restored.
+    `version` is the number of update phases applied to its weights. `is_dirty` is True during an update phase; if it
+    still is afterwards, the update failed, and the weights are between two versions. It is True, too, after the sampler
+    failed. A dirty agent must be restored.
     """
 
     def __init__(
@@ -200,10 +201,6 @@ class Agent:
             self.learner.offload()
         self.learner.refresh_policy()
         self._release_unused()
-        # Each rank checks its own sampler, on prompts of all problems.
-        self.sampler.synchronise(
-            self.version, lambda: self.check_sampler([self.tokens.prompt_ids(p) for p in problems])
-        )
         requests = [
             SampleRequest(
                 self.tokens.prompt_ids(spec.problem),
@@ -211,9 +208,17 @@ class Agent:
             )
             for spec in specs
         ]
-        sampled = sample_specs(
-            specs, requests, self.sampler, reader_of=self.tokens.step_reader, eos_ids=self.tokens.eos_ids
-        )
+        try:
+            # Each rank checks its own sampler, on prompts of all problems.
+            self.sampler.synchronise(
+                self.version, lambda: self.check_sampler([self.tokens.prompt_ids(p) for p in problems])
+            )
+            sampled = sample_specs(
+                specs, requests, self.sampler, reader_of=self.tokens.step_reader, eos_ids=self.tokens.eos_ids
+            )
+        except EngineError:
+            self.is_dirty = True  # the engine may have stopped, so that a retry needs a new one
+            raise
         # Remove EOS by its id: generation_config may list an EOS that the tokenizer does not treat as special.
         content = [strip_eos(ids, self.tokens.eos_ids) for ids in sampled.token_ids]
         return Responses(

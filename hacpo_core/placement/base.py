@@ -30,7 +30,7 @@ class PlacedAgent(Protocol):
     """An agent in this or other processes; see `hacpo_core.placement.agents.Agent` for the methods.
 
     `version` is the number of update phases applied to its weights. `is_dirty` is True if the weights are not of this
-    version: an update is running or was interrupted, or their process was lost.
+    version, or unfit for use: an update is running or was interrupted, the sampler failed, or their process was lost.
     """
 
     name: str

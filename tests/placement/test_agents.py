@@ -1,22 +1,30 @@
-"""What of an agent can be had without its weights."""
+"""What of an agent can be had without its weights, and an agent whose sampler fails."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flows.planning.plans import Plan
+from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import format_messages
-from hacpo_core.errors import ConfigError
+from hacpo_core.engines.sampling.base import Sampled
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
+from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.experiment import Experiment
+from hacpo_core.phases.runner import DirectRunner, Handle, Phase
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.records import Gold, Problem, StepSearch
 from tests import tokenizers_zoo as zoo
 from tests.data.test_prompts import thinking_tokenizer
+from tests.experiments_outcome import outcome
 
 PROBLEM = Problem("p", format_messages("{problem}", "1 + 1?", None), Gold("2"), "s")
 
@@ -106,3 +114,36 @@ def test_without_the_field_responses_end_as_the_folder_says(
 ) -> None:
     """Retokenised responses then end as the agent's own do: in B only where B ends these."""
     assert with_ends(tmp_path, eos=A, end=B, config=[], generation=generation, on=False) == expected
+
+
+@pytest.mark.slow
+def test_agent_whose_sampler_failed_is_restored_before_it_works_again(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its engine may have stopped: vLLM's is closed by the failure, so that a retry with the same agent cannot work."""
+    words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]")
+    planned = small_plan("hacpo", *words)
+    run_experiment(planned, DirectRunner())
+    expected = outcome(planned)
+    shutil.rmtree(planned.root)
+    again = small_plan("hacpo", *words)
+    samples, calls = TransformersSampler.sample, []
+
+    def sample(self: TransformersSampler, *arguments: Any, **options: Any) -> Sampled:
+        calls.append(self)
+        if len(calls) == 3:  # the first agent's second step
+            raise EngineError("its process died")
+        return samples(self, *arguments, **options)
+
+    class Retrying(DirectRunner):
+        def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
+            try:
+                return super().start(phase, work, after=after)
+            except EngineError:
+                return super().start(phase, work, after=after)
+
+    monkeypatch.setattr(TransformersSampler, "sample", sample)
+    run_experiment(again, Retrying())
+    assert outcome(again) == expected
+    assert calls[3] is not calls[2]
+    assert "restoring agent qwen to weights version 1" in caplog.text

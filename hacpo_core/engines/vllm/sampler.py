@@ -239,8 +239,7 @@ class VllmSampler:
             with _as_engine_error("sampling failed"):
                 outputs = self.llm.generate(prompts, params, use_tqdm=False)
         except EngineError as error:
-            self._failure = str(error)
-            self.close()  # unfinished requests are still in the engine and would block later ones forever
+            self._stop(error)  # unfinished requests are still in the engine and would block later ones forever
             raise
         is_policy = self.reports_policy(limits)
         return Sampled.of([_response(output.outputs[0], is_policy) for output in outputs])
@@ -255,13 +254,17 @@ class VllmSampler:
         if self._version == version:
             return
         self._version = None
-        self._wake("weights")
-        with _as_engine_error("the weights could not be transferred"):
-            self.copy_weights()
-        self._wake()
-        with _as_engine_error("the cache could not be emptied"):
-            if not self.llm.reset_prefix_cache():
-                raise EngineError("vLLM's prefix cache of the old weights could not be cleared; resume the experiment")
+        try:
+            self._wake("weights")
+            with _as_engine_error("the weights could not be transferred"):
+                self.copy_weights()
+            self._wake()
+            with _as_engine_error("the cache could not be emptied"):
+                if not self.llm.reset_prefix_cache():
+                    raise EngineError("vLLM's prefix cache of the old weights could not be cleared")
+        except EngineError as error:
+            self._stop(error)  # it may be half awake, with weights of two versions
+            raise
         check()
         self._version = version
 
@@ -288,6 +291,11 @@ class VllmSampler:
         if self._is_resting:
             with _as_engine_error("the engine did not wake up"):
                 self._is_resting = not self.llm.wake_up(list(tags) or None)
+
+    def _stop(self, error: EngineError) -> None:
+        """Stop the engine because of an error, which later calls name."""
+        self._failure = str(error)
+        self.close()
 
     def close(self) -> None:
         """Stop the engine and its processes."""

@@ -94,7 +94,11 @@ class FailingEngine:
     """Stands for vLLM's engine: every `generate` fails."""
 
     def __init__(self) -> None:
-        self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=lambda timeout: None))
+        self.is_shut_down = False
+        self.llm_engine = SimpleNamespace(engine_core=self)
+
+    def shutdown(self, timeout: float) -> None:
+        self.is_shut_down = True
 
     def collective_rpc(self, *_: Any, **__: Any) -> list[None]:
         return [None]
@@ -155,6 +159,23 @@ def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyP
     with pytest.raises(EngineError, match="has stopped: .*CUDA error.*; resume the experiment"):
         sampler.synchronise(0, lambda: None)
     assert not any(folder.exists() for folder in sampler.exchange.folders)
+
+
+def test_copy_that_fails_stops_an_engine_that_would_be_half_awake(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def copy(self: VllmSampler) -> None:
+        raise RuntimeError("out of disk")
+
+    engine = FailingEngine()
+    monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: engine)
+    monkeypatch.setattr(VllmSampler, "copy_weights", copy)
+    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
+    with pytest.raises(EngineError, match="the weights could not be transferred: out of disk"):
+        sampler.synchronise(0, lambda: None)
+    assert engine.is_shut_down
+    with pytest.raises(EngineError, match="has stopped: .*out of disk.*; resume the experiment"):
+        sampler.synchronise(0, lambda: None)
 
 
 def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

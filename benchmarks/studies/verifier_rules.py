@@ -114,13 +114,13 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def verdict(judge: Callable[[str, str], bool], answer: str, gold: str) -> str:
     """The verdict correct or wrong, or the name of what stopped it."""
-    signal.alarm(LIMIT_S)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)  # of this process, whatever else the machine does
     try:
         return "correct" if judge(answer, gold) else "wrong"
     except Exception as error:  # noqa: BLE001 - a failure of a library is data
         return type(error).__name__
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def bare(answer: str, gold: str) -> bool:
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=50, help="take each n-th gold answer of the data sets")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    signal.signal(signal.SIGALRM, _stop)
+    signal.signal(signal.SIGVTALRM, _stop)
     made = cases(Path(os.environ["HACPO_DATA_DIR"]), arguments.every)
 
     def judged(judge: Callable[[str, str], bool]) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from hacpo_core.config import ExperimentConfig, MethodConfig
 from hacpo_core.config.counts import num_gpus, num_ranks, train_set_counts
 from hacpo_core.data.tokens.retokenize import Retokenizer
+from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 from hacpo_core.data.training import step_problems
 from hacpo_core.methods.state import decode
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
@@ -36,8 +36,6 @@ class Experiment:
     opened_at: Checkpoint | None = None
     _retokenizers: dict[tuple[str, str], Retokenizer] = field(default_factory=dict)
     _by_id: dict[str, Problem] = field(default_factory=dict)
-    text_lock: threading.Lock = field(default_factory=threading.Lock)
-    """hold it while tokenizing: tokenizers are not thread-safe"""
 
     @property
     def method(self) -> MethodConfig:
@@ -84,17 +82,18 @@ class Experiment:
     def retokenizer(self, source: AgentTokenizer, target: AgentTokenizer) -> Retokenizer:
         """Converts the source's responses to the target's tokens. Cached, because comparing tokenizers is slow."""
         key = source.name, target.name
-        if key not in self._retokenizers:
-            self._retokenizers[key] = Retokenizer(
-                source.tokenizer,
-                target.tokenizer,
-                eos=self.config.retokenize.eos,  # type: ignore[arg-type]
-                max_response_tokens=self.config.rollout.max_response_tokens,
-                source_eos_ids=source.eos_ids,
-                target_end_id=target.end_id,
-                has_same_arguments=source.template_arguments == target.template_arguments,
-            )
-        return self._retokenizers[key]
+        with TEXT_LOCK:
+            if key not in self._retokenizers:
+                self._retokenizers[key] = Retokenizer(
+                    source.tokenizer,
+                    target.tokenizer,
+                    eos=self.config.retokenize.eos,  # type: ignore[arg-type]
+                    max_response_tokens=self.config.rollout.max_response_tokens,
+                    source_eos_ids=source.eos_ids,
+                    target_end_id=target.end_id,
+                    has_same_arguments=source.template_arguments == target.template_arguments,
+                )
+            return self._retokenizers[key]
 
     def stopwatch(self, agent: str) -> Stopwatch:
         """A stopwatch that counts the GPUs of this agent."""

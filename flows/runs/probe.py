@@ -217,8 +217,7 @@ def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem
     groups = groups_of(reward_PG)
     has_form = all(":" not in name for name in config.reward.functions)
     formless = [answer is None for answer, ok in zip(verdicts.extracted, verdicts.is_scored_R, strict=True) if ok]
-    with experiment.text_lock:
-        prompt = str(tokens.tokenizer.decode(list(tokens.prompt_ids(problems[0]))))
+    prompt = str(tokens.tokenizer.decode(list(tokens.prompt_ids(problems[0]))))
     return AgentProbe(
         prompt=prompt,
         response=responses.text[0],

@@ -78,21 +78,20 @@ def rows_of(
 ) -> SourceRows:
     """The rows that a learner would train on of a source's responses, built as in training."""
     tokens = experiment.placement.tokenizers
-    with experiment.text_lock:
-        reader = RowReader(
-            learner=learner,
-            agents=experiment.agents,
-            step=STEP,
-            responses=lambda step, agent: responses[agent],
-            estimate=lambda step: estimate,
-            prompt_ids=lambda name: tokens[learner].prompt_ids(experiment.problem(name)),
-            retokenizers={} if source == learner else {source: experiment.retokenizer(tokens[source], tokens[learner])},
-            eos_ids={agent: tokens[agent].eos_ids for agent in experiment.agents},
-            token_advantages=None,
-            drops_eos=experiment.config.retokenize.eos == "drop",
-        )
-        keys, limit = list(responses[source].row_keys()), experiment.config.rollout.max_response_tokens
-        built = learner_batch(reader, [keys], experiment.method.objective, max_response_tokens=limit)
+    reader = RowReader(
+        learner=learner,
+        agents=experiment.agents,
+        step=STEP,
+        responses=lambda step, agent: responses[agent],
+        estimate=lambda step: estimate,
+        prompt_ids=lambda name: tokens[learner].prompt_ids(experiment.problem(name)),
+        retokenizers={} if source == learner else {source: experiment.retokenizer(tokens[source], tokens[learner])},
+        eos_ids={agent: tokens[agent].eos_ids for agent in experiment.agents},
+        token_advantages=None,
+        drops_eos=experiment.config.retokenize.eos == "drop",
+    )
+    keys, limit = list(responses[source].row_keys()), experiment.config.rollout.max_response_tokens
+    built = learner_batch(reader, [keys], experiment.method.objective, max_response_tokens=limit)
     counts = built.counts
     return SourceRows(
         built.minibatches[0],

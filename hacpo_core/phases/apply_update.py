@@ -79,21 +79,20 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch,
         return Ragged(checked_token_advantage(estimator, difference.value_N), difference.edge)
 
     of_sources = {source: experiment.placement.tokenizers[source] for source in sources}
-    with experiment.text_lock:
-        reader = RowReader(
-            learner=agent,
-            agents=experiment.agents,
-            step=step,
-            responses=history.responses,
-            estimate=history.estimate,
-            prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
-            retokenizers={source: experiment.retokenizer(of_sources[source], tokens) for source in sources[1:]},
-            eos_ids={source: tokenizer.eos_ids for source, tokenizer in of_sources.items()},
-            token_advantages=taught if estimator.has_teachers else None,
-            drops_eos=config.retokenize.eos == "drop",
-        )
-        limit = config.rollout.max_response_tokens
-        return learner_batch(reader, batches, experiment.method.objective, max_response_tokens=limit), encoded
+    reader = RowReader(
+        learner=agent,
+        agents=experiment.agents,
+        step=step,
+        responses=history.responses,
+        estimate=history.estimate,
+        prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
+        retokenizers={source: experiment.retokenizer(of_sources[source], tokens) for source in sources[1:]},
+        eos_ids={source: tokenizer.eos_ids for source, tokenizer in of_sources.items()},
+        token_advantages=taught if estimator.has_teachers else None,
+        drops_eos=config.retokenize.eos == "drop",
+    )
+    limit = config.rollout.max_response_tokens
+    return learner_batch(reader, batches, experiment.method.objective, max_response_tokens=limit), encoded
 
 
 def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: UpdateTrace) -> None:

@@ -140,9 +140,8 @@ def _scored(placed: PlacedAgent, responses: Responses, rows: Sequence[int]) -> R
 def _short_enough(experiment: Experiment, step: int, agent: str, specs: Sequence[SampleSpec]) -> list[SampleSpec]:
     """Specs whose prompts fit `rollout.max_prompt_tokens`; a warning counts the others."""
     tokens, most = experiment.placement.tokenizers[agent], experiment.config.rollout.max_prompt_tokens
-    with experiment.text_lock:
-        tokens.render([spec.problem for spec in specs])
-        kept = [spec for spec in specs if len(tokens.prompt_ids(spec.problem)) <= most]
+    tokens.render([spec.problem for spec in specs])
+    kept = [spec for spec in specs if len(tokens.prompt_ids(spec.problem)) <= most]
     if len(kept) < len(specs):
         message = "step %d, %s: %d of %d responses are left out because their prompts exceed the %d tokens of %s; "
         message += "raise it, or let the plan add less text"

@@ -55,15 +55,13 @@ def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Prob
 
 def _in_teachers_tokens(experiment: Experiment, own: Responses, teacher: str) -> SharedResponses:
     source, target = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
-    with experiment.text_lock:
-        return experiment.retokenizer(source, target).convert(own)
+    return experiment.retokenizer(source, target).convert(own)
 
 
 def _as_asked(experiment: Experiment, own: Responses, teacher: str, shared: SharedResponses) -> Responses:
     """The responses with the teacher's prompts and tokens; their log-probabilities are placeholders."""
     tokens = experiment.placement.tokenizers[teacher]
-    with experiment.text_lock:
-        prompts = [tokens.prompt_ids(experiment.problem(problem_id)) for problem_id in own.problem_id]
+    prompts = [tokens.prompt_ids(experiment.problem(problem_id)) for problem_id in own.problem_id]
     unknown = Ragged(np.zeros(len(shared.token_ids.value_N), np.float32), shared.token_ids.edge)
     return replace(
         own, prompt_ids=Ragged.of(prompts, np.int32), token_ids=shared.token_ids, logprobs=unknown, old_logprobs=None
@@ -81,13 +79,12 @@ def _differences(
     learner, other = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
     aligner = Aligner(learner.tokenizer, other.tokenizer, own_eos=learner.eos_ids, other_eos=other.eos_ids)
     differences = []
-    with experiment.text_lock:
-        for row, (ids, logprobs) in enumerate(zip(own.token_ids, own.behaviour_logprobs, strict=True)):
-            own_N, difference_N = logprobs.astype(np.float64), np.full(len(ids), np.nan)
-            other_M = scores[row].astype(np.float64) if row in scores else np.empty(0)
-            if shared.is_passed_through:
-                difference_N[: len(other_M)] = other_M - own_N[: len(other_M)]
-            elif row in scores:
-                difference_N = aligner.difference(ids, own_N, shared.token_ids[row], other_M)
-            differences.append(difference_N)
+    for row, (ids, logprobs) in enumerate(zip(own.token_ids, own.behaviour_logprobs, strict=True)):
+        own_N, difference_N = logprobs.astype(np.float64), np.full(len(ids), np.nan)
+        other_M = scores[row].astype(np.float64) if row in scores else np.empty(0)
+        if shared.is_passed_through:
+            difference_N[: len(other_M)] = other_M - own_N[: len(other_M)]
+        elif row in scores:
+            difference_N = aligner.difference(ids, own_N, shared.token_ids[row], other_M)
+        differences.append(difference_N)
     return Ragged.of(differences, np.float64)

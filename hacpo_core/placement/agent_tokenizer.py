@@ -16,6 +16,7 @@ from hacpo_core.data.prompts import (
     turn_end_id,
 )
 from hacpo_core.data.tokens.steps import StepReader
+from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 from hacpo_core.engines.models.loading import eos_ids, load_tokenizer
 from hacpo_core.errors import ModelError
 from hacpo_core.records import Message, Problem, StepSearch
@@ -65,25 +66,28 @@ class AgentTokenizer:
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The problem's prompt under this tokenizer and chat template."""
-        if problem.messages not in self._prompt_ids:
-            self.render([problem])
-        return self._prompt_ids[problem.messages]
+        with TEXT_LOCK:
+            if problem.messages not in self._prompt_ids:
+                self.render([problem])
+            return self._prompt_ids[problem.messages]
 
     def render(self, problems: Sequence[Problem]) -> None:
         """Compute and cache the `prompt_ids` of all these problems, which is faster than one by one."""
-        if len(self._prompt_ids) > MAX_PROMPTS:  # plans that reword prompts add new ones in every step
-            self._prompt_ids = {}
-        missing = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
-        rendered = render_prompts(self.tokenizer, missing, arguments=self.template_arguments)
-        self._prompt_ids |= zip(missing, rendered, strict=True)
+        with TEXT_LOCK:
+            if len(self._prompt_ids) > MAX_PROMPTS:  # plans that reword prompts add new ones in every step
+                self._prompt_ids = {}
+            missing = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
+            rendered = render_prompts(self.tokenizer, missing, arguments=self.template_arguments)
+            self._prompt_ids |= zip(missing, rendered, strict=True)
 
     def step_reader(self, search: StepSearch) -> StepReader:
         """The reader that finds a search's steps in the agent's tokens."""
         kind = search.step_end, search.closing_mark
-        if kind not in self._step_readers:
-            step_end, mark = kind
-            is_written = expects_mark(self.tokenizer, mark, arguments=self.template_arguments)
-            self._step_readers[kind] = StepReader(
-                self.tokenizer, step_end=step_end, closing_mark=mark if is_written else ""
-            )
-        return self._step_readers[kind]
+        with TEXT_LOCK:
+            if kind not in self._step_readers:
+                step_end, mark = kind
+                is_written = expects_mark(self.tokenizer, mark, arguments=self.template_arguments)
+                self._step_readers[kind] = StepReader(
+                    self.tokenizer, step_end=step_end, closing_mark=mark if is_written else ""
+                )
+            return self._step_readers[kind]

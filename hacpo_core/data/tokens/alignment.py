@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
+from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 
 PIECES_CACHED = 2**16
 Ids = NDArray[np.int32]
@@ -82,6 +83,12 @@ class Aligner:
         Returns:
             difference_N.
         """
+        with TEXT_LOCK:
+            return self._difference(own_ids, own_N, other_ids, other_M)
+
+    def _difference(
+        self, own_ids: Ids, own_N: NDArray[np.float64], other_ids: Ids, other_M: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         own, other = strip_eos(own_ids, self._own_eos), strip_eos(other_ids, self._other_eos)
         is_same = self._own.text(own.tolist()) == self._other.text(other.tolist())  # tokenizers may normalise text
         ends = (self._own.of(own.tolist()), self._other.of(other.tolist())) if is_same else (None, None)

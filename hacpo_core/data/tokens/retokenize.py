@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
 from hacpo_core.data.tokens.control_tokens import control_ids, response_backend, tokenizers_match
+from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 from hacpo_core.errors import ConfigError, ModelError
 from hacpo_core.responses import Responses
 
@@ -96,6 +97,10 @@ class Retokenizer:
 
     def convert(self, responses: Responses) -> SharedResponses:
         """The responses in the target's tokens; each row is converted independently."""
+        with TEXT_LOCK:
+            return self._converted(responses)
+
+    def _converted(self, responses: Responses) -> SharedResponses:
         num_control_dropped = 0
         source_ids = [self._source_ids(ids, reason) for ids, reason in _tokens_and_reasons(responses)]
         if self.is_pass_through:

@@ -132,7 +132,7 @@ def standardise(reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline) -
     return torch.where(is_live_PAG, advantage_PAG, 0.0)
 
 
-def own_std_where_it_differs(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) -> Baseline:
+def with_own_std(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) -> Baseline:
     """Divide by the standard deviation of the agent's own group, except where its rewards are all equal.
 
     Source: ours, for peers' rows; see docs/decisions.md#peers.

@@ -149,7 +149,7 @@ def render_prompts(
     return rendered
 
 
-def expects_mark(tokenizer: PreTrainedTokenizerBase, mark: str, *, arguments: Mapping[str, Any]) -> bool:
+def leaves_mark_to_response(tokenizer: PreTrainedTokenizerBase, mark: str, *, arguments: Mapping[str, Any]) -> bool:
     """Whether a chat template contains a mark such as `</think>`, but does not write it into the prompt.
 
     With `enable_thinking: false`, Qwen3's template writes an empty thought and its mark into the prompt, so that

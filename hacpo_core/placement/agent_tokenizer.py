@@ -11,7 +11,7 @@ from hacpo_core.config import AgentConfig
 from hacpo_core.data.prompts import (
     check_generation_prompt,
     check_template_arguments,
-    expects_mark,
+    leaves_mark_to_response,
     render_prompts,
     turn_end_id,
 )
@@ -86,7 +86,7 @@ class AgentTokenizer:
         with TEXT_LOCK:
             if kind not in self._step_readers:
                 step_end, mark = kind
-                is_written = expects_mark(self.tokenizer, mark, arguments=self.template_arguments)
+                is_written = leaves_mark_to_response(self.tokenizer, mark, arguments=self.template_arguments)
                 self._step_readers[kind] = StepReader(
                     self.tokenizer, step_end=step_end, closing_mark=mark if is_written else ""
                 )

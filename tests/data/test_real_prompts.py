@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hacpo_core.data.prompts import check_template_arguments, expects_mark, format_messages, render_prompts
+from hacpo_core.data.prompts import check_template_arguments, format_messages, leaves_mark_to_response, render_prompts
 from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids
 from hacpo_core.errors import ConfigError
 from hacpo_core.records import Message
@@ -78,15 +78,15 @@ def test_qwen3_without_thinking_gets_an_empty_thought_and_has_no_mark_left_to_wr
     )
     assert text_of("qwen3", plain) == text_of("qwen3", thinks) + "<think>\n\n</think>\n\n"
     check_template_arguments(tokenizer, {"enable_thinking": False}, agent="a")
-    assert expects_mark(tokenizer, "</think>", arguments={})
-    assert not expects_mark(tokenizer, "</think>", arguments={"enable_thinking": False})
+    assert leaves_mark_to_response(tokenizer, "</think>", arguments={})
+    assert not leaves_mark_to_response(tokenizer, "</think>", arguments={"enable_thinking": False})
 
 
 @pytest.mark.parametrize("name", [name for name in WITH_TEMPLATE if name != "qwen3"])
 def test_template_without_the_switch_refuses_it_and_leaves_no_mark(name: str) -> None:
     with pytest.raises(ConfigError, match=r"kwargs.enable_thinking cannot take effect: the chat template does not use"):
         check_template_arguments(real_tokenizer(name), {"enable_thinking": False}, agent="a")
-    assert not expects_mark(real_tokenizer(name), "</think>", arguments={})
+    assert not leaves_mark_to_response(real_tokenizer(name), "</think>", arguments={})
 
 
 def test_llama_writes_the_fixed_date() -> None:

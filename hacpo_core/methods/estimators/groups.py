@@ -88,7 +88,7 @@ class GroupEstimator(Estimator):
         groups, equations = (rewards.reward_PAG, rewards.counts_PAG), algo.advantages
         baseline = (equations.own_baseline if self.baseline == "own" else equations.pooled_baseline)(*groups)
         if self.scale == "own":
-            baseline = equations.own_std_where_it_differs(baseline, *groups)
+            baseline = equations.with_own_std(baseline, *groups)
         elif self.scale == "batch":
             baseline = replace(baseline, std_PA=equations.batch_std(*groups))
         elif self.scale == "none":

@@ -149,7 +149,7 @@ class Broadcast(SequenceClip):
 
 def test_surrogate_of_another_shape_is_refused_and_not_broadcast() -> None:
     rows, logprob_BT = one_token_rows([1.0, 1.0], [1.0, 1.0], is_own=[True, True], weights=[1.0, 1.0], row_weight=1.0)
-    with pytest.raises(MethodError, match=r"value_B: got \(\), expected a tensor of one number per row, \(2,\)"):
+    with pytest.raises(MethodError, match=r"value: got \(\), expected a tensor of one number per row, \(2,\)"):
         loss_value(Broadcast(), rows.rows(), logprob_BT, rows.row_weight_B, update=0)
 
 

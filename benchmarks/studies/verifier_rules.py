@@ -4,7 +4,7 @@
     rewritten  gold answers of the data sets in other spellings (right), and changed (wrong): tests/verify/rewritten.py
     written    the pairs of tests/verify/test_equality.py and test_answers.py
 
-Usage: HACPO_DATA_DIR=... python -m benchmarks.studies.verifier_rules [--every 50]; writes
+Usage: HACPO_DATA_DIR=... python -m benchmarks.studies.verifier_rules [--every 50] [--families NAME ...]; writes
 benchmarks/results/verifier_rules.json.
 """
 
@@ -167,6 +167,7 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=50, help="take each n-th gold answer of the data sets")
+    parser.add_argument("--families", nargs="+", default=[*PATTERNS, *FUNCTIONS], help="those to take out")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGVTALRM, _stop)
@@ -184,7 +185,7 @@ def main() -> None:
         }
     print(json.dumps(agreement), flush=True)
     families: dict[str, Any] = {}
-    for family in (*PATTERNS, *FUNCTIONS):
+    for family in arguments.families:
         with without(family):
             others = judged(equality.answers_equal)
         families[family] = {}

@@ -120,6 +120,9 @@ def test_every_other_field_of_training_changes_the_weights(small_plan: Callable[
     without_effect = set()
     for name, value in changed.items():
         other = plan(with_values(planned.config, {name: value}))
-        if run_experiment(dataclasses.replace(other, root=tmp_path / name / other.id), DirectRunner()).digests == expected:
+        if (
+            run_experiment(dataclasses.replace(other, root=tmp_path / name / other.id), DirectRunner()).digests
+            == expected
+        ):
             without_effect.add(name)
     assert without_effect == set(WITHOUT_EFFECT_HERE)

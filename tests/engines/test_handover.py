@@ -19,6 +19,7 @@ from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
+from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agents import Agent
@@ -108,6 +109,39 @@ def test_no_two_checks_ask_for_the_same_responses() -> None:
     second.check_sampler(PROMPTS)  # the retry, in a process of its own
     seeds = [*first.sampler.seeds, *second.sampler.seeds]  # type: ignore[attr-defined]
     assert len(set(seeds)) == len(seeds)
+
+
+class Engine:
+    """Goes to sleep as vLLM's engine on a device on which others take memory a number of times."""
+
+    def __init__(self, num_taken: int) -> None:
+        self.num_taken, self.levels = num_taken, list[int]()
+
+    def sleep(self, level: int) -> None:
+        self.levels.append(level)
+        if len(self.levels) <= self.num_taken:
+            raise AssertionError("Memory usage increased after sleeping.")
+
+
+def resting(num_taken: int) -> tuple[VllmSampler, Engine]:
+    sampler, engine = object.__new__(VllmSampler), Engine(num_taken)
+    sampler.llm, sampler._can_sleep, sampler._is_resting, sampler._version = engine, True, False, 3
+    return sampler, engine
+
+
+def test_engine_beside_a_growing_process_sleeps_at_the_second_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    sampler, engine = resting(1)
+    sampler.rest()
+    assert engine.levels == [2, 1], "a second time at level 2, vLLM would read memory that it has released"
+    assert sampler._is_resting and sampler._version is None
+    assert "free memory shrank" in caplog.text
+
+
+def test_engine_that_cannot_sleep_names_other_processes() -> None:
+    sampler, engine = resting(2)
+    with pytest.raises(EngineError, match=r"did not go to sleep: Memory usage increased .*; other processes take"):
+        sampler.rest()
+    assert engine.levels == [2, 1] and not sampler._is_resting
 
 
 class SleepingSampler(TransformersSampler):

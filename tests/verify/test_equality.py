@@ -29,6 +29,7 @@ RIGHT = r"""
 4^\circ, 20^\circ <= 4 \text{ degrees}, 20 \text{ degrees}
 m \in [\sqrt{2}, +\infty) <= m \geq \sqrt{2}
 \sqrt{1/n} <= \frac{1}{\sqrt{n}}
+\sqrt\pi <= \sqrt{\pi}
 x = \frac{1}{2}, x = \frac{-1 \pm \sqrt{13}}{4} <= \frac{1}{2}, \frac{-1+\sqrt{13}}{4}, \frac{-1-\sqrt{13}}{4}
 1 \pm \sqrt{2} <= 1-\sqrt{2}, 1+\sqrt{2}
 1000.99 <= 1,000.99€

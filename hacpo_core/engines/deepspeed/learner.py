@@ -15,6 +15,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
 
@@ -149,6 +151,10 @@ class DeepspeedLearner(BaseLearner):
                 f"DeepSpeed: the engine did not start: {message[:400]}; if memory is short, raise "
                 "engine.deepspeed.stage or offload; `hacpo doctor` checks whether DeepSpeed works here"
             ) from error
+        # DeepSpeed clones the world's group without its timeout; ranks wait there while one writes a large checkpoint.
+        _set_pg_timeout(
+            timedelta(seconds=engine.deepspeed.timeout_s), deepspeed.utils.groups._get_data_parallel_group()
+        )
         self._adamw.state.clear()
         self._state = ZeroState(self.trainable, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
         self.head = _EngineHead(self._deepspeed, scorer)

@@ -10,6 +10,7 @@ tensors; with `process: own`, it runs in child processes, which read a safetenso
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import shutil
@@ -35,6 +36,7 @@ from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
 
+_log = logging.getLogger(__name__)
 SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to exit by themselves
 
 # No usage statistics, no log lines between hacpo's, and no fork of a process in which torch has threads.
@@ -45,6 +47,8 @@ _ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 _SEEDS = 2**63  # vLLM's newer model runner, used on GPUs, stores seeds as signed integers, and -1 means no seed
+_GREW = "Memory usage increased after sleeping"
+"""vLLM's words if the whole device has less free memory after an engine went to sleep than before"""
 _FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
 
 
@@ -284,7 +288,15 @@ class VllmSampler:
         """Release device memory: drop weights and KV cache; `synchronise` copies the weights again."""
         if self._can_sleep and not self._is_resting:
             with _as_engine_error("the engine did not go to sleep"):
-                self.llm.sleep(level=2)
+                try:
+                    self.llm.sleep(level=2)
+                except Exception as error:
+                    if _GREW not in str(error):
+                        raise
+                    # vLLM compares the whole card's memory, so that another process may cause this. Its own memory is
+                    # released by then; level 1 releases nothing more, and reads none of what was released.
+                    _log.warning("vLLM: the device's free memory shrank while the engine went to sleep; trying again")
+                    self.llm.sleep(level=1)
             self._is_resting, self._version = True, None
 
     def _wake(self, *tags: str) -> None:
@@ -401,6 +413,8 @@ def _remedy(message: str) -> str:
         return "set TMPDIR to a folder with a short path"
     if "no space left" in text or "not enough free" in text:
         return f"free some space in {tempfile.gettempdir()}, or set TMPDIR to a folder with space for all weights"
+    if _GREW.lower() in text:
+        return "other processes take this device's memory meanwhile: end them, or give the agents devices of their own"
     if "memory" in text or "kv cache" in text:
         return f"change {_FIELDS_OF_MEMORY}"
     if "head_dim" in text or "head size" in text:

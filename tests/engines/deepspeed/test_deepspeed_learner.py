@@ -65,6 +65,7 @@ class Job:
     skips_all: bool = False
     num_rows: int = 8
     has_reference: bool = False
+    bucket: int | None = None  # elements that DeepSpeed reduces at once
     start: Saved | None = None
 
 
@@ -110,7 +111,10 @@ def learner_of(job: Job) -> BaseLearner:
 
 
 def train(job: Job) -> Trained:
-    return trained_by(learner_of(job), job)
+    with pytest.MonkeyPatch.context() as patch:
+        if job.bucket is not None:
+            patch.setattr("hacpo_core.engines.deepspeed.settings.MAX_BUCKET", job.bucket)
+        return trained_by(learner_of(job), job)
 
 
 def trained_by(learner: BaseLearner, job: Job) -> Trained:
@@ -199,6 +203,15 @@ def test_updates_are_those_of_one_process(num_ranks: int, stage: int) -> None:
     assert expected.outcome.minibatches[0].grad_norm > 2 * ADAM["max_grad_norm"]  # type: ignore[operator]
     assert {m.num_skipped for m in expected.outcome.minibatches} == {2}
     assert (ranks[0].num_held < expected.num_held / 10) is (stage == 3)
+
+
+@pytest.mark.parametrize(("stage", "offloads"), [(1, True), (2, False), (2, True)])
+def test_parameters_above_the_bucket_are_trained_as_well(stage: int, offloads: bool) -> None:
+    largest = max(parameter.numel() for parameter in small_model(num_layers=2).parameters())
+    expected, bucket = train(Job(None)), largest // 3
+    assert bucket > 100, "most parameters are below it"
+    for found in train_on(2, Job(stage, offloads=offloads, bucket=bucket)):
+        assert_same_training(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +403,25 @@ def _late_rank(late_s: float) -> str:
     found = learner.fingerprint().digest
     learner.close()
     return found
+
+
+def _slow_writer(slow_s: float) -> list[float]:
+    """Sums of a checkpoint's tensors, of ranks of which one writes the first for that long."""
+    distributed_c10d.default_pg_timeout = timedelta(seconds=2)
+    learner = learner_of(Job(stage=2))
+    run(learner, [rows_of(num_cross=0, seed=0, model=small_model(num_layers=2))], GRPO)
+    sums = []
+    for number, part in enumerate(learner.optimizer_parts()):
+        sums.append(float(part.read().double().sum()))
+        if number == 0 and dist.get_rank() == 0:
+            time.sleep(slow_s)
+    learner.close()
+    return sums
+
+
+def test_ranks_wait_for_one_that_writes_for_longer_than_deepspeeds_own_groups_wait() -> None:
+    one, other = on_ranks(2, _slow_writer, 5.0)
+    assert one == other and len(one) > 3
 
 
 def test_rank_that_loads_for_longer_than_deepspeeds_own_groups_wait_is_waited_for() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import AsJson, ExperimentId, RunsDir
+from hacpo_core.errors import ConfigError
 
 
 def export(
@@ -16,16 +17,24 @@ def export(
     agent: Annotated[str, typer.Argument(help="name of the agent")],
     folder: Annotated[Path, typer.Argument(help="folder to write; must not exist yet, or be empty")],
     step: Annotated[int | None, typer.Option(help="training step of the checkpoint; default: the last")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="the best step by checkpoint.keep_best, in place of --step")
+    ] = False,
     push: Annotated[str | None, typer.Option(help="also upload it to this hub repository, owner/model")] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Export an agent from a checkpoint as a Hugging Face folder with a model card; the model is not loaded."""
-    from flows.exports.export import export_agent
+    from flows.exports.export import best_step, export_agent
     from flows.exports.export import push as push_folder
     from flows.planning.plans import find_plan
 
-    written = export_agent(find_plan(runs_dir, experiment), agent, folder, step=step)
+    plan = find_plan(runs_dir, experiment)
+    if best:
+        if step is not None:
+            raise ConfigError("--best: chooses the step; leave out --step")
+        step = best_step(plan, agent)
+    written = export_agent(plan, agent, folder, step=step)
     address = None if push is None else push_folder(written.folder, push)
     if as_json:
         values = {"folder": str(written.folder), "id": written.experiment, "agent": agent, "step": written.step}

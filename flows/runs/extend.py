@@ -62,6 +62,8 @@ def why_not_extended(planned: Plan, num_steps: int) -> str | None:
         return f"--steps: got {num_steps}, expected more than its {config.train.num_steps}"
     if read_final(planned) is None:
         return "is not complete; finish it first, `hacpo resume`"
+    if config.train.stop.metric is not None:
+        return f"train.stop ends it by its accuracies, whatever its number of steps; {anew} and train.stop.metric=null"
     if config.optimizer.schedule != "constant":
         return (
             f"its learning rates depend on the number of steps (optimizer.schedule={config.optimizer.schedule}), so a "

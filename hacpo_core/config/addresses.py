@@ -9,7 +9,8 @@ from pathlib import Path
 from hacpo_core.errors import ConfigError
 
 STATE_FILE = "mlflow.json"
-"""file in an experiment's folder with the ids of its MLflow runs"""
+"""file in an experiment's folder with the ids of its MLflow runs; in the runs folder, with the id of the MLflow
+experiment that holds the results of grids"""
 VIEW_KEY = "hacpo"
 """name of the view of MLflow's runs whose columns hacpo chooses, in the address `viewStateShareKey`"""
 _SQLITE = "sqlite:///"

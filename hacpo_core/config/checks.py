@@ -48,6 +48,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             "variable MLFLOW_TRACKING_URI instead and leave tracking.uri out"
         )
     _check_notify(config)
+    _check_metrics(config)
     if config.method.objective.needs_token_ratios and config.method.shares_rollouts:
         raise ConfigError(
             f"method.objective.name: got {config.method.objective.name}, which uses a ratio per token, with "
@@ -117,6 +118,19 @@ def _check_teachers(config: ExperimentConfig) -> None:
             f"{method.estimate.name}, whose rows also have a teacher's advantages; set "
             "method.build.drops_equal_rewards=false"
         )
+
+
+def _check_metrics(config: ExperimentConfig) -> None:
+    during = config.evaluate.during if config.evaluate.every else []
+    for field, metric in (
+        ("checkpoint.keep_best.metric", config.checkpoint.keep_best.metric),
+        ("train.stop.metric", config.train.stop.metric),
+    ):
+        if metric is not None and metric not in during:
+            raise ConfigError(
+                f"{field}: got {metric}, which is not evaluated during training; expected one of evaluate.during "
+                f"({', '.join(config.evaluate.during) or 'empty'}), with evaluate.every above 0"
+            )
 
 
 def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:

@@ -35,6 +35,8 @@ class Declaration:
         at_least, above, at_most: range of a number; `above` excludes the bound itself.
         remedy: hint added to the error message for a value out of range.
         identity: False if the field changes no result and is not part of the experiment's id.
+        is_option: whether the default turns it off. It is part of the id only with another value, so that a field which
+            is added to the schema leaves the ids of results that exist.
         inert: returns why the field cannot take effect in a configuration, or None.
     """
 
@@ -46,6 +48,7 @@ class Declaration:
     at_most: float | None = None
     remedy: str = ""
     identity: bool = True
+    is_option: bool = False
     inert: Inert | None = None
 
     @property
@@ -97,11 +100,12 @@ def setting(
     at_most: float | None = None,
     remedy: str = "",
     identity: bool = True,
+    is_option: bool = False,
     inert: Inert | None = None,
 ) -> Any:
     """A dataclass field with its declaration. A callable default (`dict`, a section) is used as a factory."""
     meanings = choices if isinstance(choices, Mapping) else dict.fromkeys(choices, "")
-    declared = Declaration(about, unit, meanings, at_least, above, at_most, remedy, identity, inert)
+    declared = Declaration(about, unit, meanings, at_least, above, at_most, remedy, identity, is_option, inert)
     kind = "default_factory" if callable(default) else "default"
     return dataclasses.field(**{kind: default}, metadata={KEY: declared})
 
@@ -163,6 +167,7 @@ class Field:
         declared: its declaration in the schema.
         is_identity: whether it and all sections around it are part of the experiment's id.
         inert: why it cannot take effect in this configuration, or None.
+        is_default: whether the schema's default is its value.
     """
 
     name: str
@@ -170,6 +175,7 @@ class Field:
     declared: Declaration
     is_identity: bool
     inert: str | None
+    is_default: bool
 
 
 def fields_of(config: Any) -> Iterator[Field]:
@@ -181,19 +187,24 @@ def _walk(section: Any, config: Any, prefix: str, is_identity: bool, inert: str 
     for each in dataclasses.fields(section):
         declared, value, name = declaration(each), getattr(section, each.name), f"{prefix}{each.name}"
         reason = inert or (declared.inert(section, config) if declared.inert is not None else None)
-        yield from _expand(value, config, name, declared, is_identity and declared.identity, reason)
+        is_default = value == _default(each)
+        yield from _expand(value, config, name, declared, is_identity and declared.identity, reason, is_default)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _expand(
-    value: Any, config: Any, name: str, declared: Declaration, is_identity: bool, inert: str | None
+    value: Any, config: Any, name: str, declared: Declaration, is_identity: bool, inert: str | None, is_default: bool
 ) -> Iterator[Field]:
     if dataclasses.is_dataclass(value):
         yield from _walk(value, config, f"{name}.", is_identity, inert)
     elif isinstance(value, dict) and value:
         for key, entry in value.items():
-            yield from _expand(entry, config, f"{name}.{key}", declared, is_identity, inert)
+            yield from _expand(entry, config, f"{name}.{key}", declared, is_identity, inert, is_default)
     else:
-        yield Field(name, value, declared, is_identity, inert)
+        yield Field(name, value, declared, is_identity, inert, is_default)
 
 
 @dataclass(frozen=True, slots=True)

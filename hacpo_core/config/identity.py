@@ -20,9 +20,13 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
 def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
     """Fields by dotted name that can change this run's results.
 
-    Model folders and data files enter the id by the digests of their contents, not by their paths.
+    An option that is off is left out. Model folders and data files enter the id by the digests of their contents, not by their paths.
     """
-    return {each.name: each.value for each in fields_of(config) if each.is_identity and each.inert is None}
+    return {
+        each.name: each.value
+        for each in fields_of(config)
+        if each.is_identity and each.inert is None and not (each.declared.is_option and each.is_default)
+    }
 
 
 def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hacpo_core.config.agents import PairConfig
 from hacpo_core.config.engine import EngineConfig, PlacementConfig
-from hacpo_core.config.fields import setting
+from hacpo_core.config.fields import setting, when
 from hacpo_core.config.problems import DataConfig, EvaluateConfig, RewardConfig, VerifierConfig
 
 SEAMS = ("plan", "estimate", "build", "objective")
@@ -79,6 +79,22 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class StopConfig:
+    """An earlier end of the training, when the accuracy has stopped rising."""
+
+    metric: str | None = setting(
+        None, "benchmark of evaluate.during whose mean over agents decides; null: never", is_option=True
+    )
+    patience: int = setting(
+        3,
+        "evaluations in a row without a new best accuracy that end the training",
+        unit="evaluations",
+        at_least=1,
+        inert=when(".metric", None),
+    )
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """Length of training and size of a step."""
 
@@ -86,6 +102,7 @@ class TrainConfig:
         58, "training steps; 58 is one epoch of MATH with 128 problems per step", unit="steps", at_least=1
     )
     problems: int = setting(128, "P: problems per step", at_least=1)
+    stop: StopConfig = setting(StopConfig, "an earlier end")
 
 
 @dataclass(frozen=True)
@@ -109,11 +126,26 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
+class KeepBestConfig:
+    """Checkpoints that stay because the accuracy after their step is among the best; they are written where needed."""
+
+    metric: str | None = setting(None, "benchmark of evaluate.during that decides; null: none stays")
+    num: int = setting(1, "number of best steps", at_least=1, inert=when(".metric", None))
+    of: str = setting(
+        "team",
+        "whose accuracy decides",
+        choices={"team": "the mean over all agents", "agent": "each agent's own: the best steps of every agent stay"},
+        inert=when(".metric", None),
+    )
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """Checkpoints, from which an interrupted run resumes."""
 
     every: int = setting(10, "steps between checkpoints; the last step always has one", unit="steps", at_least=1)
     keep: int = setting(2, "number of newest checkpoints to keep", at_least=1)
+    keep_best: KeepBestConfig = setting(KeepBestConfig, "checkpoints that stay beside the newest ones")
     accept_divergence: bool = setting(
         False, "continue with a warning, instead of stopping, if a replayed update differs from the recorded one"
     )

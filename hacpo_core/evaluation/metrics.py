@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,11 @@ class MetricEstimate:
     low: float
     high: float
     num_problems: int
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean over problems, from the width of the interval."""
+        return (self.high - self.low) / (2 * NormalDist().inv_cdf((1 + LEVEL) / 2))
 
 
 def average_at_k(reward_PK: Floats) -> Floats:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.checkpoints import save_checkpoint
 
 
-def checkpoint(experiment: Experiment, step: int) -> None:
+def checkpoint(experiment: Experiment, step: int, *, best: Collection[int]) -> None:
     """Save all agents as they are after `step`. An agent whose process dies meanwhile is restored and saved again.
+
+    Args:
+        best: steps whose checkpoints stay, beside the newest ones.
 
     Raises:
         StoreError: the disk is full or not writable.
@@ -23,4 +28,5 @@ def checkpoint(experiment: Experiment, step: int) -> None:
         lambda agent, folder: with_agent(experiment, agent, step, lambda _: experiment.placement.save(agent, folder)),
         {phase: experiment.ledger.state(step, phase) for phase in phases},
         keep=experiment.config.checkpoint.keep,
+        also=frozenset(best),
     )

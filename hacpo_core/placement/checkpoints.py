@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ def save_checkpoint(
     states: Mapping[str, Mapping[str, Any]],
     *,
     keep: int,
+    also: Collection[int] = (),
 ) -> None:
     """Write a checkpoint of all agents after `step`, then remove older ones beyond the newest `keep`.
 
@@ -116,6 +117,7 @@ def save_checkpoint(
         save: writes the agent with this name into a folder, as `save_agent` does.
         states: states of the method's seams after that step, encoded, by phase.
         keep: number of newest checkpoints to keep.
+        also: steps whose checkpoints are kept, too.
 
     Raises:
         StoreError: the disk is full or not writable; older checkpoints are kept.
@@ -142,7 +144,8 @@ def save_checkpoint(
             raise _not_written(folder, error) from error
         raise
     for old in _folders(root)[keep:]:
-        shutil.rmtree(old)
+        if int(old.name) not in also:
+            shutil.rmtree(old)
 
 
 def _not_written(folder: Path, error: Exception) -> StoreError:

@@ -15,7 +15,7 @@ from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.checks import validate
 from hacpo_core.config.counts import num_minibatches
 from hacpo_core.config.fields import declaration, setting
-from hacpo_core.config.identity import ALGORITHM_VERSION, experiment_id, inert_fields
+from hacpo_core.config.identity import ALGORITHM_VERSION, experiment_id, identity_fields, inert_fields
 from hacpo_core.errors import ConfigError
 
 
@@ -344,6 +344,14 @@ def test_ids_change_with_the_version_of_the_algorithm_alone() -> None:
         "gspo": "tiny-gspo-s0-3d3990e8",
         "naive": "tiny-naive-s0-795532bb",
     }
+
+
+def test_option_joins_the_id_once_it_is_turned_on() -> None:
+    words = ["evaluate.every=1", "evaluate.during=[development]"]
+    off, on = (compose("tiny", "hacpo", overrides=[*words, *more]) for more in ((), ("train.stop.metric=development",)))
+    assert "train.stop.metric" not in identity_fields(off) and "train.stop.patience" not in identity_fields(off)
+    assert identity_fields(on) == identity_fields(off) | {"train.stop.metric": "development", "train.stop.patience": 3}
+    assert experiment_id(on, {}) != experiment_id(off, {})
 
 
 def test_user_declarations_are_yaml_files_by_path(tmp_path: Path) -> None:

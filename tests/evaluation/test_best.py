@@ -1,0 +1,96 @@
+"""Steps with the best accuracies, and the checkpoints that stay because of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from flows.planning.compose import compose
+from flows.planning.plans import Plan
+from flows.runs.experiment import run_experiment
+from hacpo_core.config.schema import CheckpointConfig, KeepBestConfig
+from hacpo_core.errors import ConfigError
+from hacpo_core.evaluation.best import BestStep, best_steps, best_texts
+from hacpo_core.evaluation.results import results
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.placement.checkpoints import checkpoint_steps
+from tests.experiments.report.finished import finished
+
+TEST = "arithmetic_test"
+METRICS = {"tokens/sampled": 1.0, "tokens/trained": 1.0, "reward/mean": 0.5}
+KEPT = ("checkpoint.keep_best.metric=dev", "checkpoint.keep=1", "evaluate.during=[dev]", "evaluate.every=1")
+
+
+def evaluated(root: Path, accuracies: Mapping[tuple[int, str], list[float]], **chosen: Any) -> Plan:
+    """An experiment with these accuracies in quarters, by step and agent, and a choice of the best."""
+    rewards = {(step, TEST, agent): [[value] for value in values] for (step, agent), values in accuracies.items()}
+    plan = finished(root, "hacpo", rewards=rewards, metrics=METRICS)
+    best = CheckpointConfig(keep_best=KeepBestConfig(metric=TEST, **chosen))
+    return replace(plan, config=replace(plan.config, checkpoint=best))
+
+
+def test_best_steps_of_the_team_and_of_each_agent(tmp_path: Path) -> None:
+    quarters = {n: [1.0] * n + [0.0] * (4 - n) for n in range(5)}
+    accuracies = {
+        (0, "qwen-tiny"): quarters[4],
+        (0, "llama-tiny"): quarters[4],
+        (1, "qwen-tiny"): quarters[3],
+        (1, "llama-tiny"): quarters[1],
+        (2, "qwen-tiny"): quarters[2],
+        (2, "llama-tiny"): quarters[2],
+        (3, "qwen-tiny"): quarters[1],
+        (3, "llama-tiny"): quarters[4],
+        (4, "qwen-tiny"): quarters[4],
+    }
+    team = evaluated(tmp_path / "team", accuracies, num=2)
+    # step 3 has (.25 + 1) / 2, steps 1 and 2 both have .5, step 4 lacks an agent, and step 0 has no checkpoint
+    assert best_steps(team.root, team.config) == {"team": [BestStep(3, 0.625), BestStep(1, 0.5)]}
+    assert best_texts(team.root, team.config) == {
+        3: f"best by {TEST}: 0.625",
+        1: f"best by {TEST}: 0.500",
+    }
+    alone = evaluated(tmp_path / "alone", accuracies, of="agent")
+    assert best_steps(alone.root, alone.config) == {
+        "qwen-tiny": [BestStep(4, 1.0)],
+        "llama-tiny": [BestStep(3, 1.0)],
+    }
+    assert best_texts(alone.root, alone.config)[4] == f"best by {TEST} of qwen-tiny: 1.000"
+
+
+def test_nothing_is_best_without_a_metric_or_a_score(tmp_path: Path) -> None:
+    unscored = evaluated(tmp_path, {(1, "qwen-tiny"): [float("nan")] * 4, (1, "llama-tiny"): [1.0] * 4})
+    assert best_steps(unscored.root, unscored.config) == {"team": []}
+    assert best_steps(unscored.root, compose("tiny", "hacpo")) == {}
+
+
+@pytest.mark.slow
+def test_checkpoints_of_the_best_steps_stay_beside_the_newest(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = small_plan("gspo", "train.num_steps=5", "checkpoint.every=5", "checkpoint.keep_best.num=2", *KEPT)
+    run_experiment(planned, DirectRunner())
+    values: dict[int, float] = {}
+    for result in results(planned.root):
+        if result.benchmark == "dev" and result.step:
+            values[result.step] = values.get(result.step, 0.0) + result.value
+    best = sorted(values, key=lambda step: (-values[step], step))[:2]
+    assert set(checkpoint_steps(planned.root)) == {5, *best}
+    words = ["export", planned.id, "qwen", str(tmp_path / "out"), "--best", "--runs-dir", str(planned.root.parents[1])]
+    monkeypatch.setattr(sys, "argv", ["hacpo", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, None)
+    assert f"{best[0]} of 5" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+
+
+def test_metric_that_is_not_evaluated_during_training_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"checkpoint.keep_best.metric: got arithmetic_test, which is not evaluated"):
+        compose("tiny", "hacpo", overrides=["checkpoint.keep_best.metric=arithmetic_test"])
+    with pytest.raises(ConfigError, match=r"checkpoint.keep_best.num"):
+        compose("tiny", "hacpo", overrides=["checkpoint.keep_best.num=2"])

@@ -106,7 +106,7 @@ class _Static(StaticFiles):
 
 
 def _preload(site: Site) -> None:
-    """GridComparisons the newest grid, and read the responses of the newest run."""
+    """Compare the newest grid, and read the responses of the newest run."""
     for record in site.runs.grids()[:1]:
         site.comparisons.of(record, site.runs.status)
     progress = {name: site.runs.status(name).progress for name in site.runs.names()}

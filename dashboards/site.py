@@ -112,14 +112,15 @@ class Site:
         return Links(link(server.url if server is not None else ""), mlflow, view)
 
     def _mlflow_view(self) -> str:
-        """Path of MLflow's table of runs with chosen columns; its start page if no run that was looked at is there."""
-        for name in self.runs.names()[:_LOOKED_AT] if not self._mlflow_experiment else ():
+        """Path of MLflow's table of the grids' results, else of its runs; its start page if it has neither."""
+        experiment = self._mlflow_experiment
+        with suppress(StoreError, KeyError, TypeError):
+            experiment = str(read_json(self.runs.runs_dir / STATE_FILE)["experiment"])
+        for name in self.runs.names()[:_LOOKED_AT] if not experiment else ():
             with suppress(StoreError, KeyError, TypeError):
-                self._mlflow_experiment = str(read_json(self.runs.root(name) / STATE_FILE)["experiment"])
+                experiment = self._mlflow_experiment = str(read_json(self.runs.root(name) / STATE_FILE)["experiment"])
                 break
-        if not self._mlflow_experiment:
-            return ""
-        return f"/#/experiments/{quote(self._mlflow_experiment)}/runs?viewStateShareKey={VIEW_KEY}"
+        return f"/#/experiments/{quote(experiment)}/runs?viewStateShareKey={VIEW_KEY}" if experiment else ""
 
     def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
         """Render a whole page; without log-in it shows no links."""

@@ -214,16 +214,27 @@ def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, 
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
     if as_json:
-        print(json.dumps({"grid": grid.name, "table": rows, "failed": failed, "report": str(report)}))
+        result = {"table": rows, "failed": failed, "report": str(report.page), "comparisons": report.sentences}
+        print(json.dumps({"grid": grid.name, **result}))
         return
-    print("\n" + (format_table(rows) if rows else "No experiment is complete."))
-    print(f"\nreport   {report}")
+    print("\n" + (format_table(_brief(rows)) if rows else "No experiment is complete."))
+    print(f"\nreport   {report.page}")
     print(f"page     `make dashboard`, or `hacpo dashboard --runs-dir {runs_dir}`")
     server = find_server(runs_dir)
     if server is not None:
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
     print(f"MLflow   {_tracking_hint(grid, runs_dir)}")
     print(f"took     {time.monotonic() - started:.0f} s")
+    if report.sentences:
+        print("\n" + "\n".join(report.sentences))
+
+
+def _brief(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """What one looks at first: who, accuracy before and after, and tokens; the report has the rest."""
+    table = pd.DataFrame(rows).rename(columns={"tokens_sampled": "tokens"})
+    several = [name for name in ("pair", "seed") if table[name].nunique() > 1]
+    scores = [name for name in map(str, table) if name.endswith(("_before", "_after", "_unscored"))]
+    return table[[*several, "method", "agent", *scores, "tokens"]]
 
 
 def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:

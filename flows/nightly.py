@@ -77,6 +77,6 @@ def report_flow(
 
     folder = _runs_dir(runs_dir)
     planned = plan_grid(grid, runs_dir=folder, hardware=hardware, seeds=seeds, overrides=overrides or [])
-    page = write_report(planned, folder / "reports" / planned.name)
+    page = write_report(planned, folder / "reports" / planned.name).page
     create_link_artifact(link=page.absolute().as_uri(), key="report", description=f"Report of {planned.name}")
     return str(page)

@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
-from flows.records.tracker import prepare_store
+from flows.records.mlflow_store import prepare_store
 from flows.service.processes import home_of
 from flows.service.server import server_environment
 from hacpo_core.config import ExperimentConfig

@@ -42,7 +42,8 @@ Outcome = Callable[[Plan], dict[str, Any]]
 
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:
     """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
-    import flows.records.tracker as tracking
+    import flows.records.mlflow_store as tracking
+    import flows.runs.tracking as sending
     import hacpo_core.files as files
     import hacpo_core.placement.checkpoints as checkpoints
     import hacpo_core.store.steps as store
@@ -75,7 +76,7 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
     wrap(TransformersSampler, "prefill", "sampling")
     wrap(checkpoints, "write_tensors", "checkpoint")
     wrap(tracking.MlflowClient, "log_batch", "tracking")
-    tracking.SEND_EVERY_S = math.inf  # all steps but the first wait for the end: the most that a kill can take
+    sending.SEND_EVERY_S = math.inf  # all steps but the first wait for the end: the most that a kill can take
 
 
 def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection: Any) -> None:
@@ -89,8 +90,8 @@ def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection:
 def run_process(plan: Plan, kill_at: tuple[str, int] | None = None) -> tuple[int, dict[str, int]]:
     """Train in a process of its own; returns its exit code and the counts of its places."""
     context = multiprocessing.get_context("forkserver")
-    preloaded = ["flows.runs.figures", "mlflow.store.tracking.sqlalchemy_store"]  # what every one of forty would import
-    context.set_forkserver_preload(["flows.runs.experiment", "flows.records.tracker", "tests.test_resume", *preloaded])
+    preloaded = ["flows.runs.results", "flows.records.mlflow_store", "mlflow.store.tracking.sqlalchemy_store"]
+    context.set_forkserver_preload(["flows.runs.experiment", "tests.test_resume", *preloaded])
     receiver, sender = context.Pipe(duplex=False)
     arguments = (str(plan.root), plan.config.runtime.runs_dir, kill_at, sender)
     process = context.Process(target=train, args=arguments)

@@ -21,8 +21,8 @@ _TICKS = 6
 """about how many numbers are along an axis"""
 _SHOWN = {"condition": {"param": "toggle", "value": 1}, "value": 0.07}
 """opacity: a line that the legend has switched off stays as a trace"""
-_VERDICTS = {"win": "#00875f", "tie": "#767b80", "loss": "#c6402f"}
-_VERDICT_SHAPES = {"win": "triangle-right", "tie": "circle", "loss": "triangle-left"}
+VERDICTS = {"win": "#00875f", "tie": "#767b80", "loss": "#c6402f", "one seed": "#767b80"}
+_VERDICT_SHAPES = {"win": "triangle-right", "tie": "circle", "loss": "triangle-left", "one seed": "square"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +210,14 @@ def forest(name: str, caption: str, table: pd.DataFrame, *, x: str, facet: str =
     Args:
         name: of the downloads.
         caption: what is shown.
-        table: columns `label`, `value`, `low`, `high`, `verdict` ("win", "tie" or "loss"), `note` (hover text), and
-            the facet.
+        table: columns `label`, `value`, `low`, `high`, `verdict` ("win", "tie", "loss" or "one seed"), `note` (hover
+            text), and the facet.
         x: label of the axis.
         facet: column with one panel per value; "": one panel.
     """
     order = list(dict.fromkeys(table["label"]))
     row = {"field": "label", "type": "nominal", "title": None, "sort": order, "axis": {"labelLimit": 260}}
-    scale = {"domain": list(_VERDICTS), "range": list(_VERDICTS.values())}
+    scale = {"domain": list(VERDICTS), "range": list(VERDICTS.values())}
     hue = {"field": "verdict", "type": "nominal", "title": None, "scale": scale}
     shape = {
         "field": "verdict",

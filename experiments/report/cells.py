@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from flows.runs.results import read_curves, read_final
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import METRICS, Floats
 from hacpo_core.evaluation.results import EvaluationResult, results
+from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.evaluation.table import read_responses
 
 TITLES = {
@@ -66,14 +68,28 @@ def method_of_interest(variants: Sequence[Variant]) -> Variant | None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A complete cell: evaluations before and after training, by benchmark, and all metrics of its agent."""
+    """A complete cell: its agent's evaluations in order of steps, all of its metrics, and its row of the result table.
+
+    `row` has the grid's names of pair and method; `last` is the step after which the training ended.
+    """
 
     cell: Cell
     plan: Plan
-    before: dict[str, EvaluationResult]
-    after: dict[str, EvaluationResult]
+    evaluations: list[EvaluationResult]
     curves: pd.DataFrame
+    row: dict[str, Any]
+    last: int
     version: str
+
+    @property
+    def before(self) -> dict[str, EvaluationResult]:
+        """Evaluations before training, by benchmark."""
+        return {result.benchmark: result for result in self.evaluations if result.step == 0}
+
+    @property
+    def after(self) -> dict[str, EvaluationResult]:
+        """Evaluations after training, by benchmark."""
+        return {result.benchmark: result for result in self.evaluations if result.step == self.last}
 
     def total(self, metric: str) -> float:
         """Sum of a metric over all steps; nan if it was never measured."""
@@ -168,14 +184,15 @@ def read_results(grid: GridPlan) -> Results:
         if isinstance(content, str):
             missing.append(replace(cell, status="unreadable", reason=content))
             continue
-        own = [result for result in content.evaluations if result.agent == cell.agent]
+        names = {"pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()}
         runs.append(
             Run(
                 cell=cell,
                 plan=plan,
-                before={result.benchmark: result for result in own if result.step == 0},
-                after={result.benchmark: result for result in own if result.step == plan.config.train.num_steps},
+                evaluations=[result for result in content.evaluations if result.agent == cell.agent],
                 curves=content.curves[content.curves.agent == cell.agent],
+                row=next(row for row in content.table if row["agent"] == cell.agent) | names,
+                last=content.last,
                 version=content.version,
             )
         )
@@ -186,6 +203,8 @@ def read_results(grid: GridPlan) -> Results:
 class _Loaded:
     evaluations: list[EvaluationResult]
     curves: pd.DataFrame
+    table: list[dict[str, Any]]
+    last: int
     version: str
 
 
@@ -193,7 +212,9 @@ def _load(plan: Plan) -> _Loaded:
     final = read_final(plan)
     if final is None:
         raise StoreError(f"{plan.root}: the result was removed after the grid was planned; run the report again")
-    return _Loaded(list(results(plan.root)), read_curves(plan.root, plan.config), _version(final.versions))
+    curves = read_curves(plan.root, plan.config)
+    last = last_step(plan.root, plan.config)
+    return _Loaded(list(results(plan.root)), curves, final.table, last, _version(final.versions))
 
 
 def _version(versions: dict[str, str]) -> str:

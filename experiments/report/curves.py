@@ -50,7 +50,7 @@ def training_curves(results: Results) -> Iterator[Chart]:
 def _is_curve(run: Run, metric: str) -> bool:
     """Whether the metric was measured between the first and the last step."""
     steps = run.curves.loc[run.curves.metric == metric, "step"]
-    return bool(steps.between(0, run.plan.config.train.num_steps, inclusive="neither").any())
+    return bool(steps.between(0, run.last, inclusive="neither").any())
 
 
 def _table(results: Results, metric: str) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from experiments.look import charts
 from experiments.look.charts import Chart
 from experiments.published.tables import AVERAGE
 from experiments.report.cells import Results, Variant, method_of_interest, paired_scores
-from experiments.report.statistics import Difference, holm, p_text, paired_bootstrap, verdict_word
+from experiments.report.statistics import ONE_SEED, Difference, holm, p_text, paired_bootstrap, verdict_word
 from experiments.report.tables import DASH, Printed, known
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import Floats
@@ -80,16 +80,36 @@ class ComparedRow:
 
     @property
     def word(self) -> str:
-        """Win, tie or loss; "not yet" with fewer than two seeds."""
-        if isinstance(self.difference, str) or self.difference.num_seeds < 2:
+        """Win, tie or loss; ONE_SEED with one seed, and "not yet" with none."""
+        if isinstance(self.difference, str):
             return "not yet"
-        return verdict_word(self.difference.value, self.corrected_p)
+        return verdict_word(self.difference.value, self.corrected_p, self.difference.num_seeds)
 
     @property
     def text(self) -> str:
-        """Points, interval and p-value."""
+        """Points, interval and p-value, which are over problems alone with one seed."""
         points, interval, _, p, *_ = self.figures
-        return f"{points} points, 95 % interval {interval}, p {p if p.startswith('<') else f'= {p}'}"
+        over = " over problems" if self.word == ONE_SEED else ""
+        return f"{points} points, 95 % interval{over} {interval}, p {p if p.startswith('<') else f'= {p}'}"
+
+    @property
+    def sentence(self) -> str:
+        """Who is ahead of whom, by how much, and whether that is more than noise; "" without a difference."""
+        d = self.difference
+        if isinstance(d, str):
+            return ""
+        points, interval, _, p, *_ = self.figures
+        if d.num_seeds < 2:
+            is_noise, basis = d.low <= 0 <= d.high, f"95 % interval over problems {interval}, one seed"
+        else:
+            is_noise = self.word == "tie"
+            basis = (
+                f"95 % interval {interval}, p {p if p.startswith('<') else f'= {p}'} after Holm, {d.num_seeds} seeds"
+            )
+        distance = points.lstrip("+-")
+        where = "level with" if distance == "0.0" else f"{distance} points {'ahead of' if d.value > 0 else 'behind'}"
+        noise = "no more than noise" if is_noise else "more than noise"
+        return f"{self.ours.title} is {where} {self.theirs.title} ({basis}): {noise}"
 
     @property
     def figures(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +18,36 @@ from experiments.published.tables import BENCHMARKS
 from experiments.report.cells import REFERENCE, Results, Run, Variant, read_results
 from experiments.report.costs import cost_table, gained_for_half, is_on_cpu
 from experiments.report.curves import training_curves
-from experiments.report.differences import ENOUGH_SEEDS, comparisons
+from experiments.report.differences import ALL, ENOUGH_SEEDS, comparisons
 from experiments.report.document import to_html, to_markdown
+from experiments.report.mlflow_table import send_grid
 from experiments.report.statistics import NUM_PAIRED_RESAMPLES
 from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
 from flows.planning.compose import to_yaml
 from flows.runs.verifier import gold_lines, known_unreadable_golds
 from hacpo_core.config import as_dict, flatten
+from hacpo_core.evaluation.best import best_texts
 from hacpo_core.files import write_atomically
 from hacpo_core.phases.health import findings_of
 from hacpo_core.store.steps import StepStore
 
 
-def write_report(grid: GridPlan, folder: Path) -> Path:
-    """Write `report.html` (self-contained), `report.md` and `figures/*.svg` into a folder.
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A written report: its HTML page, and a sentence for each comparison over all agents."""
 
-    Returns:
-        path of the HTML page.
+    page: Path
+    sentences: tuple[str, ...]
+
+
+def write_report(grid: GridPlan, folder: Path) -> Report:
+    """Write `report.html` (self-contained), `report.md` and `figures/*.svg` into a folder, and the grid into MLflow.
 
     Raises:
         StoreError: the folder cannot be written. (An unreadable result is listed in the report as missing.)
     """
-    content = report_content(grid)
+    results = read_results(grid)
+    content = report_content(results)
     forests: list[Chart | None] = [comparison.forest for comparison in content["comparisons"]]
     charts = {chart.name: chart for chart in [*forests, *content["curves"]] if chart is not None}
     pictures = {name: svg(chart) for name, chart in charts.items()}
@@ -48,13 +57,16 @@ def write_report(grid: GridPlan, folder: Path) -> Path:
     texts[folder / "report.html"] = to_html(grid.config.title, markdown, charts, pictures)
     for path, text in texts.items():
         write_atomically(path, text.encode())
-    return folder / "report.html"
+    send_grid(results, folder / "report.html")
+    joint = [row.sentence for comparison in content["comparisons"] for row in comparison.rows if row.pair == ALL]
+    return Report(folder / "report.html", tuple(filter(None, joint)))
 
 
-def report_content(grid: GridPlan) -> Mapping[str, Any]:
+def report_content(results: Results) -> Mapping[str, Any]:
     """What the template shows; empty parts are left out there."""
+    grid = results.grid
     layout, chosen = grid.config.report.table, grid.config.report.benchmarks
-    results, printed = read_results(grid), printed_in(layout)
+    printed = printed_in(layout)
     is_of_paper = layout != "plain"
     benchmarks = list(chosen) if chosen else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
     versions = _versions(results.runs)
@@ -77,6 +89,7 @@ def report_content(grid: GridPlan) -> Mapping[str, Any]:
         "accuracies": accuracy_table(results, printed, benchmarks),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
         "missing": _missing(results.missing),
+        "kept": _kept(results.runs),
         "health": _health(results.runs) if results.runs else None,
         "costs": cost_table(results, benchmarks) if results.runs else None,
         "uses_gpu": not all(map(is_on_cpu, results.runs)),
@@ -179,6 +192,16 @@ def _health(runs: Sequence[Run]) -> pd.DataFrame:
         for run, finding in found
     ]
     return pd.DataFrame(rows)
+
+
+def _kept(runs: Sequence[Run]) -> list[str]:
+    """A line per checkpoint that stays because the accuracy after its step is among the best."""
+    plans = {run.plan.id: run.plan for run in runs}
+    return [
+        f"{name}, step {step}: {text}"
+        for name, plan in plans.items()
+        for step, text in sorted(best_texts(plan.root, plan.config).items())
+    ]
 
 
 def _settings(results: Results) -> Mapping[str, str] | None:

@@ -17,6 +17,8 @@ from hacpo_core.evaluation.metrics import LEVEL, Floats
 
 NUM_PAIRED_RESAMPLES = 4000
 _RESAMPLES_AT_ONCE = 250
+ONE_SEED = "one seed"
+"""in place of a verdict, where the interval is over problems alone"""
 _NOISE = 1e-12  # rounding error between two orders of summation
 
 
@@ -64,8 +66,13 @@ def p_text(p_value: float) -> str:
     return "< 0.001" if p_value < 0.001 else f"= {p_value:.3f}"
 
 
-def verdict_word(difference: float, corrected_p: float) -> str:
-    """Whether a difference is a win or a loss (its corrected p-value is below 0.05), or a tie."""
+def verdict_word(difference: float, corrected_p: float, num_seeds: int) -> str:
+    """Whether a difference is a win or a loss (its corrected p-value is below 0.05), or a tie.
+
+    With one seed it is ONE_SEED, because nothing is known of how the difference varies with the seed.
+    """
+    if num_seeds < 2:
+        return ONE_SEED
     if corrected_p >= 0.05:
         return "tie"
     return "win" if difference > 0 else "loss"
@@ -105,6 +112,17 @@ def summarize(values: Sequence[float]) -> Summary:
     if num < 2:
         return Summary(mean, math.nan, num)
     return Summary(mean, t_quantile(num - 1) * float(np.std(values, ddof=1)) / math.sqrt(num), num)
+
+
+def of_one_seed(value: float, error: float) -> Difference:
+    """The difference of one seed, with the interval that follows from its standard error over problems.
+
+        value ± z error,   z = 1.96
+
+    An unknown error is nan, and the interval then has no width.
+    """
+    half_width = 0.0 if math.isnan(error) else NormalDist().inv_cdf((1 + LEVEL) / 2) * error
+    return Difference(value, value - half_width, value + half_width, math.nan, 1, 0, 0, standard_error=error)
 
 
 def paired_t(differences: Sequence[float]) -> Difference:

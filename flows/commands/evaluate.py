@@ -9,13 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from flows.commands.options import AsJson, ExperimentId, RunsDir, watcher_of
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, HacpoError
 
 
 def evaluate(
     experiment: ExperimentId,
     tasks: Annotated[list[str] | None, typer.Argument(help="with --with: tasks of the harness")] = None,
     benchmarks: Annotated[str | None, typer.Option(help="comma-separated; default: the experiment's own")] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="benchmarks of a file in experiments/suites, or of a YAML file; one that fails stops no other"
+        ),
+    ] = None,
     step: Annotated[
         int | None, typer.Option(help="training step to evaluate after; 0: before training; default: the last")
     ] = None,
@@ -50,19 +56,28 @@ def evaluate(
     if harness is not None:
         if harness != "lm-eval":
             raise ConfigError(f"--with: got {harness!r}, expected lm-eval")
-        if benchmarks is not None:
-            raise ConfigError("--benchmarks: has no effect with --with lm-eval; name lm-eval's tasks as arguments")
+        for option, value in (("--benchmarks", benchmarks), ("--suite", suite)):
+            if value is not None:
+                raise ConfigError(f"{option}: has no effect with --with lm-eval; name lm-eval's tasks as arguments")
         _evaluate_with_harness(experiment, tasks or [], chosen, agent, step, runs_dir, as_json)
         return
     unused = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in chosen), *(["--agent"] if agent else [])]
     if unused:
         raise ConfigError(f"{', '.join(unused)}: no effect without --with lm-eval; name benchmarks with --benchmarks")
+    if benchmarks is not None and suite is not None:
+        raise ConfigError("--suite: names benchmarks, as --benchmarks does; give one of the two")
+    _evaluate(experiment, benchmarks.split(",") if benchmarks else [], suite, step, runs_dir, as_json)
+
+
+def _evaluate(
+    experiment: str, names: list[str], suite_name: str | None, step: int | None, runs_dir: Path, as_json: bool
+) -> None:
+    """Evaluate on benchmarks and print the table; after a suite, also what failed."""
     from flows.planning.plans import find_plan
     from flows.runs.display import format_table
     from flows.service.server import ensure_server, use_server
 
     planned = find_plan(runs_dir, experiment)
-    names = benchmarks.split(",") if benchmarks else []
     is_direct = planned.config.runtime.runner == "direct"
     if not is_direct:
         use_server(ensure_server(runs_dir), runs_dir)
@@ -70,20 +85,36 @@ def evaluate(
         check_questions,
         checked_step,
         evaluate_with_prefect,
+        evaluations_of,
+        raise_failed,
         run_evaluation,
+        suite,
+        usable_benchmarks,
         with_benchmarks,
     )
     from hacpo_core.phases.runner import DirectRunner
 
-    asked = with_benchmarks(planned, names)
-    checked_step(asked, step)  # raises before Prefect records a run
-    check_questions(asked)
-    with watcher_of(planned.id, as_json=as_json) as watcher:
-        if is_direct:
-            frame = run_evaluation(asked, step, DirectRunner(), watcher)
-        else:
-            frame = evaluate_with_prefect(planned, names, step, watcher)
+    failed: dict[str, HacpoError] = {}
+    if suite_name is not None:
+        names, failed = usable_benchmarks(planned, suite(suite_name))
+        if not names:
+            raise_failed(failed)
+    chosen = with_benchmarks(planned, names)
+    step = checked_step(chosen, step)  # raises before Prefect records a run
+    check_questions(chosen)
+    try:
+        with watcher_of(planned.id, as_json=as_json) as watcher:
+            if is_direct:
+                run_evaluation(chosen, step, DirectRunner(), watcher, keeps_going=suite_name is not None)
+            else:
+                evaluate_with_prefect(planned, names, step, watcher, keeps_going=suite_name is not None)
+    except HacpoError as error:
+        if suite_name is None:
+            raise
+        failed["some of the others"] = error
+    frame = evaluations_of(chosen, step)
     print(frame.to_json(orient="records", lines=True).strip() if as_json else format_table(frame))
+    raise_failed(failed)
 
 
 def _evaluate_with_harness(

@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flows.commands.options import AsJson, RunsDir
+from hacpo_core.errors import ConfigError, HacpoError
 
 
 def list_runs(
     prefix: Annotated[str, typer.Argument(help="beginning of the ids; default: all")] = "",
+    metric: Annotated[
+        str | None, typer.Option(help="show this metric, such as reward/mean, in place of the last accuracies")
+    ] = None,
+    at: Annotated[str, typer.Option(help="with --metric: a step, last, or best (the highest value)")] = "last",
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List a runs folder: id, state, step and each agent's last accuracies, newest first."""
-    from flows.records.states import CONFIG_FILE, experiment_status
+    """List a runs folder: id, state, step and each agent's last accuracies or a metric, newest first."""
+    from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
+
+    if at not in ("last", "best") and not at.isdecimal():
+        raise ConfigError(f"--at: got {at!r}, expected a step, last or best")
+    if at != "last" and metric is None:
+        raise ConfigError("--at: chooses a step of a metric; name one with --metric")
+
+    def values(root: Path, status: ExperimentStatus) -> dict[str, dict[str, Any]]:
+        """Figures of each agent: accuracies by benchmark, or the metric's value and its step."""
+        if metric is not None:
+            return _metric(root, metric, at)
+        accuracies: dict[str, dict[str, Any]] = {}
+        for found in status.progress.evaluations if status.progress else ():
+            accuracies.setdefault(found.agent, {})[found.benchmark] = found.value
+        return accuracies
 
     folders = [path.parent for path in (runs_dir / "experiments").glob(f"{prefix}*/{CONFIG_FILE}")]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for root in sorted(folders, key=lambda root: root.stat().st_mtime, reverse=True):
         status = experiment_status(root)
         progress = status.progress
-        last = {(found.agent, found.benchmark): found.value for found in progress.evaluations} if progress else {}
-        accuracies: dict[str, dict[str, float]] = {}
-        for (agent, benchmark), value in last.items():
-            accuracies.setdefault(agent, {})[benchmark] = value
         rows.append(
             {
                 "id": root.name,
                 "state": status.state,
                 "step": progress.step if progress else 0,
                 "num_steps": progress.num_steps if progress else None,
-                "accuracy": accuracies,
+                "accuracy" if metric is None else metric: values(root, status),
                 "reason": status.reason,
             }
         )
@@ -44,12 +60,37 @@ def list_runs(
     if not rows:
         print(f"no experiment in {runs_dir}" + (f" begins with {prefix}" if prefix else ""))
         return
-    width = max(len(str(row["id"])) for row in rows)
+    width = max(len(row["id"]) for row in rows)
     for row in rows:
-        of_agents = row["accuracy"].items() if isinstance(row["accuracy"], dict) else ()
-        accuracy = "; ".join(
-            f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in values.items())
-            for agent, values in of_agents
-        )
         steps = f"{row['step']}/{row['num_steps']}" if row["num_steps"] else "-"
-        print(f"{row['id']:<{width}}  {row['state']:<8} {steps:>9}  {accuracy or row['reason']}".rstrip())
+        figures = _text(row["accuracy"] if metric is None else row[metric])
+        print(f"{row['id']:<{width}}  {row['state']:<8} {steps:>9}  {figures or row['reason']}".rstrip())
+
+
+def _metric(root: Path, metric: str, at: str) -> dict[str, dict[str, Any]]:
+    """Value and step of a metric by agent; agents without it at that step are left out."""
+    from flows.planning.compose import load_config
+    from flows.records.states import CONFIG_FILE
+    from flows.runs.results import read_curves
+
+    try:
+        curves = read_curves(root, load_config(root / CONFIG_FILE))
+    except HacpoError as error:
+        print(f"{root.name}: {error}", file=sys.stderr)
+        return {}
+    curves = curves[(curves.metric == metric) & curves.value.notna()]
+    if at.isdecimal():
+        curves = curves[curves.step == int(at)]
+    found = curves.sort_values("value" if at == "best" else "step", kind="stable").groupby("agent", sort=False).tail(1)
+    rows = found[["agent", "value", "step"]].to_dict("records")
+    return {row["agent"]: {"value": float(row["value"]), "step": int(row["step"])} for row in rows}
+
+
+def _text(figures: dict[str, dict[str, Any]]) -> str:
+    texts = []
+    for agent, own in figures.items():
+        if own.keys() == {"value", "step"}:
+            texts.append(f"{agent} {own['value']:.4g} (step {own['step']})")
+        else:
+            texts.append(f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in own.items()))
+    return "; ".join(texts)

@@ -19,7 +19,7 @@ def report(
     runs_dir: RunsDir = Path("runs"),
     out: Annotated[Path | None, typer.Option(help="folder; default: <runs-dir>/reports/<grid>")] = None,
 ) -> None:
-    """Write a grid's report, results beside the paper's, as HTML and Markdown; runs and downloads nothing."""
+    """Write a grid's report, results beside the paper's, as HTML and Markdown and into MLflow; trains nothing."""
     stay_offline()
     if not runs_dir.is_dir():
         raise ConfigError(f"--runs-dir: got {runs_dir}, which is no folder; name the folder that `hacpo grid` wrote")
@@ -27,4 +27,5 @@ def report(
     from experiments.report import write_report
 
     planned = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
-    print(write_report(planned, out or runs_dir / "reports" / planned.name))
+    report = write_report(planned, out or runs_dir / "reports" / planned.name)
+    print("\n".join((str(report.page), *report.sentences)))

@@ -22,6 +22,7 @@ DECLARATION_FOLDERS = {
     "conformance": "conformance",
     "train_set": "train_sets",
     "benchmark": "benchmarks",
+    "suite": "suites",
     "grid": "grids",
 }
 

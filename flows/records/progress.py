@@ -45,13 +45,17 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """An agent's score on a benchmark after a step, and the cost of its training up to then."""
+    """An agent's score on a benchmark after a step, and the cost of its training up to then.
+
+    `error` is the score's standard error over problems; None if it is unknown, as in files of earlier versions.
+    """
 
     step: int
     benchmark: str
     agent: str
     value: float
     spent: Spent
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from flows.records.runlog import log_entry
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult
+from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.files import write_json
 from hacpo_core.phases.health import Finding, Health
 from hacpo_core.store.steps import StepStore
@@ -53,7 +55,7 @@ class ProgressRecorder:
         watcher: Watcher,
     ) -> None:
         self._store, self._config, self._watcher = store, config, watcher
-        self._step = step
+        self._step, self._num_steps = step, last_step(store.root, config)
         self._seconds_left: float | None = None
         self._rewards: dict[str, float] = {}
         self._spent = dict.fromkeys(config.pair.agents, Spent())
@@ -73,7 +75,7 @@ class ProgressRecorder:
         self._write()
 
     def _judge(self, last: int) -> None:
-        """GridComparisons the committed steps up to `last`, and tell which findings begin or end with them."""
+        """Judge the committed steps up to `last`, and tell which findings begin or end with them."""
         for step in range(self._judged_step + 1, last + 1):
             for finding in self._health.add(step, self._store.metrics(step)["agents"]):
                 if finding.key not in self._told:
@@ -89,7 +91,10 @@ class ProgressRecorder:
 
     def _note(self, result: EvaluationResult) -> None:
         place = (result.step, result.benchmark, result.agent)
-        self._evaluations[place] = Evaluated(*place, result.value, self._spent[result.agent])
+        error = result.headline_estimate.standard_error
+        self._evaluations[place] = Evaluated(
+            *place, result.value, self._spent[result.agent], None if math.isnan(error) else error
+        )
 
     def _write(self) -> Progress:
         progress = Progress(
@@ -97,7 +102,7 @@ class ProgressRecorder:
             method=self._config.method.name,
             seed=self._config.seed,
             step=self._step,
-            num_steps=self._config.train.num_steps,
+            num_steps=self._num_steps,
             updated_at=time.time(),
             seconds_left=self._seconds_left,
             rewards=dict(self._rewards),
@@ -117,6 +122,11 @@ class ProgressRecorder:
         self._note(result)
         self._write()
         self._watcher.evaluated(result)
+
+    def ended(self, step: int) -> None:
+        """Record that the training ends after this step, which may be earlier than planned."""
+        self._num_steps = step
+        self._write()
 
     def stepped(self, step: int, seconds_left: float) -> None:
         """Record a committed step and the estimated time to the last one."""

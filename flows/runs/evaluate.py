@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, List  # noqa: UP035  OmegaConf reads the annotation
 
 import pandas as pd
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
-from flows.planning.compose import benchmark
-from flows.planning.declarations import file_stem
+from flows.planning.compose import benchmark, merged
+from flows.planning.declarations import file_stem, read_declaration
 from flows.planning.plans import Plan, find_plan, load_benchmarks
 from flows.process import configure_process
 from flows.records.progress import read_progress
@@ -26,7 +26,8 @@ from flows.runs.runner import PrefectRunner, run_flow, watched_by, watcher_of_fl
 from flows.runs.tracking import ExperimentTracking, store_of
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
-from hacpo_core.errors import ConfigError
+from hacpo_core.config.schema import KeepBestConfig, StopConfig
+from hacpo_core.errors import ConfigError, HacpoError
 from hacpo_core.evaluation.results import intact_results, read_result, result_phase
 from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
@@ -59,7 +60,9 @@ def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
         raise ConfigError(f"--benchmarks: got none, and {plan.id} declares none; name some, for example math500")
     evaluate = replace(plan.config.evaluate, during=[], final=list(declared), benchmarks=dict(declared))
     config = replace(plan.config, evaluate=evaluate)
-    validate(config)
+    # that these benchmarks are evaluated during training is not asked of an evaluation
+    checkpoint, train = replace(config.checkpoint, keep_best=KeepBestConfig()), replace(config.train, stop=StopConfig())
+    validate(replace(config, checkpoint=checkpoint, train=train))
     return replace(plan, config=config)
 
 
@@ -82,7 +85,43 @@ def checked_step(plan: Plan, step: int | None) -> int:
     return last if step is None else step
 
 
-def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher | None = None) -> pd.DataFrame:
+@dataclass(frozen=True)
+class SuiteConfig:
+    """A file of `experiments/suites`: benchmarks that are evaluated together."""
+
+    benchmarks: List[str]  # noqa: UP006
+
+
+def suite(name: str) -> list[str]:
+    """Benchmarks of a suite.
+
+    Args:
+        name: in `experiments/suites`, or path of a YAML file.
+
+    Raises:
+        ConfigError: there is no such suite, or it lists no benchmark.
+    """
+    tree = read_declaration("suite", name)
+    declared: SuiteConfig = merged(SuiteConfig, [(f"suite {name}", tree)], remedy="fix its file")
+    if not declared.benchmarks:
+        raise ConfigError(f"suite {name}: lists no benchmark; fix its file")
+    return declared.benchmarks
+
+
+def usable_benchmarks(plan: Plan, names: Sequence[str]) -> tuple[list[str], dict[str, HacpoError]]:
+    """Those of the benchmarks that can be evaluated here, and why the others cannot, by name."""
+    failed: dict[str, HacpoError] = {}
+    for name in names:
+        try:
+            check_questions(with_benchmarks(plan, [name]))
+        except HacpoError as error:
+            failed[name] = error
+    return [name for name in names if name not in failed], failed
+
+
+def run_evaluation(
+    plan: Plan, step: int | None, runner: Runner, watcher: Watcher | None = None, *, keeps_going: bool = False
+) -> pd.DataFrame:
     """Evaluate every agent on the plan's benchmarks; shards that are already committed are reused.
 
     Weights of an earlier step are restored from a checkpoint and stored rollouts.
@@ -92,6 +131,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
         step: training step to evaluate after; 0: before training; None: the last one.
         runner: runs the shards.
         watcher: called with every result.
+        keeps_going: a benchmark that fails does not stop the others; the first error is raised after all.
 
     Returns:
         rows of these evaluations, as in `read_evaluations`.
@@ -107,16 +147,38 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     names = list(plan.config.evaluate.benchmarks)
     complete = read_final(plan)
     with open_experiment(plan) as (experiment, benchmarks):
+        failed: dict[str, HacpoError] = {}
         with waited_for(experiment, runner):
-            evaluate_agents(experiment, step, names, benchmarks, runner, watcher.evaluated)
+            for part in [[name] for name in names] if keeps_going else [names]:
+                try:
+                    evaluate_agents(experiment, step, part, benchmarks, runner, watcher.evaluated)
+                except HacpoError as error:
+                    if not keeps_going:
+                        raise
+                    failed[part[0]] = error
         if read_progress(plan.root) is not None:  # without training there is no progress file to update
             store, past = experiment.ledger.store, intact_results(plan.root)
             measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
             ProgressRecorder(store, plan.config, step=measured, evaluations=past, watcher=watcher)  # writes the file
         tracking = ExperimentTracking(plan)
         tracking.finish("FINISHED" if complete is not None else "KILLED")
+    raise_failed(failed)
+    return evaluations_of(plan, step)
+
+
+def evaluations_of(plan: Plan, step: int) -> pd.DataFrame:
+    """Rows of the plan's benchmarks after a step, as in `read_evaluations`."""
     frame = read_evaluations(plan.root)
-    return frame[(frame.step == step) & frame.benchmark.isin(names)].reset_index(drop=True)
+    return frame[(frame.step == step) & frame.benchmark.isin(list(plan.config.evaluate.benchmarks))].reset_index(
+        drop=True
+    )
+
+
+def raise_failed(failed: Mapping[str, HacpoError]) -> None:
+    """Raise one error for benchmarks that failed, of the first one's kind; none if there are none."""
+    if failed:
+        first = next(iter(failed.values()))
+        raise type(first)("; ".join(f"{name}: {error}" for name, error in failed.items())) from first
 
 
 def check_questions(plan: Plan) -> None:
@@ -137,7 +199,11 @@ def check_questions(plan: Plan) -> None:
 
 @flow(name="evaluate", flow_run_name="{experiment} · evaluate", persist_result=False)
 def evaluate_flow(
-    experiment: str, runs_dir: str, benchmarks: list[str] | None = None, step: int | None = None
+    experiment: str,
+    runs_dir: str,
+    benchmarks: list[str] | None = None,
+    step: int | None = None,
+    keeps_going: bool = False,
 ) -> list[dict[str, Any]]:
     """Evaluate an experiment; each shard is a task.
 
@@ -146,6 +212,7 @@ def evaluate_flow(
         runs_dir: folder that contains `experiments/<id>/`.
         benchmarks: as in `with_benchmarks`; default: the experiment's own.
         step: training step to evaluate after; default: the last one.
+        keeps_going: as in `run_evaluation`.
 
     Returns:
         rows of the evaluations' table.
@@ -153,15 +220,23 @@ def evaluate_flow(
     configure_process()
     plan = with_benchmarks(find_plan(Path(runs_dir), experiment), benchmarks or [])
     runner = PrefectRunner(plan)
-    frame = run_evaluation(plan, step, runner, watcher_of_flow.get())
+    frame = run_evaluation(plan, step, runner, watcher_of_flow.get(), keeps_going=keeps_going)
     rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
     create_table_artifact(table=rows, key="evaluation", description=f"Evaluations of {plan.id}")
     return rows
 
 
-def evaluate_with_prefect(plan: Plan, names: Sequence[str], step: int | None, watcher: Watcher) -> pd.DataFrame:
+def evaluate_with_prefect(
+    plan: Plan, names: Sequence[str], step: int | None, watcher: Watcher, *, keeps_going: bool
+) -> pd.DataFrame:
     """Run the evaluation flow in this process."""
     with watched_by(watcher):
-        runs_dir = plan.config.runtime.runs_dir
-        rows = run_flow(evaluate_flow, experiment=plan.id, runs_dir=runs_dir, benchmarks=list(names), step=step)
+        rows = run_flow(
+            evaluate_flow,
+            experiment=plan.id,
+            runs_dir=plan.config.runtime.runs_dir,
+            benchmarks=list(names),
+            step=step,
+            keeps_going=keeps_going,
+        )
     return pd.DataFrame(rows)

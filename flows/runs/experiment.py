@@ -14,7 +14,7 @@ from typing import Any
 from flows.planning.plans import Plan, save_plan
 from flows.records.failures import failures_recorded
 from flows.records.notification import notified
-from flows.records.runlog import log_start, logged
+from flows.records.runlog import log_entry, log_start, logged
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.records.versions import version_tags
 from flows.records.watcher import ProgressRecorder, Watcher
@@ -25,8 +25,10 @@ from hacpo_core.algorithm import train_step
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
+from hacpo_core.evaluation.best import steps_to_keep
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
+from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.experiment import Experiment
 from hacpo_core.files import sync, write_errors, write_json
 from hacpo_core.phases.checkpoint import checkpoint
@@ -105,31 +107,38 @@ def _train(
     tracking: ExperimentTracking,
 ) -> None:
     config = plan.config
-    num_steps, version = config.train.num_steps, experiment.first_version
+    version, last = experiment.first_version, last_step(plan.root, config)
     if version == 0:
         evaluate_agents(experiment, 0, benchmarks_after(config, 0), benchmarks, runner, progress.evaluated)
         tracking.update()
     begun_at = time.monotonic()
 
-    for step in range(version + 1, num_steps + 1):
+    for step in range(version + 1, config.train.num_steps + 1):
+        if step > last:
+            break
         train_step(experiment, step, runner)
         tracking.update()
-        seconds_left = (time.monotonic() - begun_at) / (step - version) * (num_steps - step)
+        seconds_left = (time.monotonic() - begun_at) / (step - version) * (config.train.num_steps - step)
         progress.stepped(step, seconds_left)
         names = benchmarks_after(config, step)
         evaluate_agents(experiment, step, names, benchmarks, runner, progress.evaluated)
+        last = last_step(plan.root, config) if names else last
         tracking.update()
-        if step == num_steps or step % config.checkpoint.every == 0:
-            checkpoint(experiment, step)
-    for step in (0, num_steps):  # the table needs these scores, whose files may have been damaged since
-        evaluate_agents(experiment, step, _damaged(experiment, step), benchmarks, runner, progress.evaluated)
+        best = steps_to_keep(plan.root, config)
+        if step == last or step % config.checkpoint.every == 0 or (names and step in best):
+            checkpoint(experiment, step, best=best)
+    if last < config.train.num_steps:
+        log_entry("step", f"ended after step {last}: no new best accuracy on {config.train.stop.metric}")
+    for step in (0, last):  # the table needs these scores: those of an early end, and those whose files were damaged
+        evaluate_agents(experiment, step, _missing(experiment, step), benchmarks, runner, progress.evaluated)
+    progress.ended(last)
     tracking.update()
 
 
-def _damaged(experiment: Experiment, step: int) -> list[str]:
-    """Benchmarks with results of this step that are missing or damaged."""
+def _missing(experiment: Experiment, step: int) -> list[str]:
+    """Benchmarks of the result table whose results of this step are missing or damaged."""
     is_intact = experiment.ledger.store.is_intact
-    names = benchmarks_after(experiment.config, step)
+    names = dict.fromkeys([*benchmarks_after(experiment.config, step), *experiment.config.evaluate.final])
     return [n for n in names if not all(is_intact(step, result_phase(n, agent)) for agent in experiment.agents)]
 
 
@@ -157,7 +166,8 @@ def evaluate_agents(
 def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) -> ExperimentResult:
     table = result_table(experiment)
     digests = {
-        agent: experiment.ledger.update(plan.config.train.num_steps, agent).trace.digest for agent in experiment.agents
+        agent: experiment.ledger.update(last_step(plan.root, plan.config), agent).trace.digest
+        for agent in experiment.agents
     }
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     value: dict[str, Any] = {

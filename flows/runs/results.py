@@ -13,6 +13,7 @@ from flows.records.states import RESULT_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, results
+from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.files import read_json
 from hacpo_core.store.steps import StepStore
 
@@ -76,7 +77,8 @@ def result_table(experiment: Experiment) -> pd.DataFrame:
     """
     import pandas as pd
 
-    num_steps, store = experiment.config.train.num_steps, experiment.ledger.store
+    store = experiment.ledger.store
+    num_steps = last_step(store.root, experiment.config)
     metrics = [store.metrics(step) for step in range(1, num_steps + 1)]
     final = dict.fromkeys(experiment.config.evaluate.final)
     rows = []

@@ -14,21 +14,21 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flows.planning.plans import Plan, data_files, find_plan
+from flows.planning.plans import Plan, find_plan
 from flows.process import configure_process
-from flows.records.gridfile import read_grids
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import read_progress
 from flows.records.states import CONFIG_FILE, experiment_status
 from flows.records.tracked import mark_open, unsent_experiments
-from flows.records.versions import version_tags
+from flows.runs.mlflow_labels import datasets, parameters, tags
 from flows.runs.results import read_final, result_values
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
-from hacpo_core.config.fields import fields_of
 from hacpo_core.errors import HacpoError, first_line
+from hacpo_core.evaluation.best import best_texts
 from hacpo_core.evaluation.results import EvaluationResult, read_result
+from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.store.steps import StepStore
 
@@ -38,13 +38,6 @@ if TYPE_CHECKING:  # importing pandas and MLflow takes over a second, so the thr
     from flows.records.tracker import Tracker
 
 _log = logging.getLogger(__name__)
-_SYMBOLS = {
-    "α": "method.objective.cross_exponent",
-    "δ": "method.objective.cross_floor",
-    "δ_step": "method.objective.cross_step",
-    "K": "method.estimate.window",
-}
-"""the paper's symbols for fields of some methods"""
 SAMPLED_ROWS = 64
 """number of logged responses of the last step, over all agents"""
 SEND_EVERY_S, RETRY_EVERY_S = 2.0, 30.0
@@ -151,10 +144,10 @@ class _MlflowCopy:
             state_file=plan.root / STATE_FILE,
             agents=tuple(config.pair.agents),
         )
-        self._tracker.log_setup(params=_params(plan), tags=_tags(plan), datasets=_datasets(plan))
+        self._tracker.log_setup(params=parameters(config), tags=tags(plan), datasets=datasets(config))
         self._tracker.log_file(plan.root / CONFIG_FILE)
         accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in config.evaluate.final]
-        self._tracker.choose_columns(params=("method", "seed"), tags=("pair",), metrics=accuracies)
+        self._tracker.store.add_columns(params=("method", "seed"), tags=("pair",), metrics=accuracies)
         self._notes: Notes | None = None
         self._health: str | None = None
         self._logged = self._tracker.logged_steps()
@@ -179,7 +172,11 @@ class _MlflowCopy:
         self._send_notes()
         self._send_health()
         if status is not None:
-            self._tracker.set_tags(_tags(self._plan))  # a grid may have taken the experiment up meanwhile
+            self._tracker.set_tags(tags(self._plan))  # a grid may have taken the experiment up meanwhile
+            best = best_texts(self._plan.root, self._plan.config)
+            if best:
+                kept = "; ".join(f"step {step}: {text}" for step, text in sorted(best.items()))
+                self._tracker.store.set_tags(self._tracker.run_id, {"hacpo.best": kept})
             _log_artifacts(self._tracker, self._plan, table)
             self._tracker.finish(status)
 
@@ -225,49 +222,11 @@ class _MlflowCopy:
         self._tracker.add(agent, new, step=step, timestamp_ms=time_ms)
 
 
-def _params(plan: Plan) -> dict[str, Any]:
-    """Every field, and the paper's symbols for those that act in this method; grid and pair change: they are tags."""
-    fields = list(fields_of(plan.config))
-    acting = {field.name: field.value for field in fields if field.inert is None}
-    symbols = {symbol: acting[name] for symbol, name in _SYMBOLS.items() if name in acting}
-    if "δ" in symbols:  # the field is the floor 1 - δ
-        symbols["δ"] = round(1.0 - symbols["δ"], 12)
-    names = {"method": plan.config.method.name, "model_pair": " + ".join(plan.config.pair.agents)}
-    return {**names, **symbols, **{field.name: field.value for field in fields}}
-
-
-def _names(plan: Plan) -> dict[str, str]:
-    """Method, and pair and grid; a grid's training of one agent belongs to the grid's pairs, not to one of its own."""
-    grids = read_grids(Path(plan.config.runtime.runs_dir))
-    places = [(grid.name, place) for grid in grids for place in grid.places if place.experiment == plan.id]
-    pairs = sorted({place.pair for _, place in places}) or [plan.config.pair.name]
-    names = {"pair": ", ".join(pairs), "method": plan.config.method.name}
-    if places:
-        names["grid"] = ", ".join(sorted({name for name, _ in places}))
-    if len(plan.config.pair.agents) == 1:
-        names["agent"] = next(iter(plan.config.pair.agents))
-    return names
-
-
-def _tags(plan: Plan) -> dict[str, str]:
-    return {**_names(plan), "seed": str(plan.config.seed), **version_tags()}
-
-
-def _datasets(plan: Plan) -> dict[str, str]:
-    config = plan.config
-    contexts = [
-        *(f"train {name}" for name in config.data.train),
-        *(f"benchmark {name}" for name in config.evaluate.benchmarks),
-    ]
-    files = {context: f"{path}@{digest}" for context, (path, digest) in data_files(config).items()}
-    return {context: files.get(context, "arithmetic@embedded") for context in contexts}
-
-
 def _log_artifacts(tracker: Tracker, plan: Plan, table: pd.DataFrame | None) -> None:
     tracker.log_table("evaluations.json", read_evaluations(plan.root))
     if table is not None:
         tracker.log_table("result.json", table)
-        tracker.log_table("rollouts.json", _sample_of_rollouts(plan, plan.config.train.num_steps))
+        tracker.log_table("rollouts.json", _sample_of_rollouts(plan, last_step(plan.root, plan.config)))
 
 
 def _sample_of_rollouts(plan: Plan, step: int) -> pd.DataFrame:

@@ -103,7 +103,9 @@ def test_first_page_answers_for_every_grid(page: TestClient, runs_dir: Path) -> 
     write_run(runs_dir, seed=51, step=3, state="failed", failure=Failure("E", "at 0x87654321", "trace"))
     text = page.get("/").text
     assert text.index('href="/grid/newer"') < text.index('href="/grid/older"') < text.index('id="grid-all"')
-    assert "<b>21</b> of 21 done" in text and "not yet: fewer than two seeds are done" in text
+    assert "<b>21</b> of 21 done" in text and '<span class="verdict one seed">one seed</span> +5.0' in text
+    # both agents' errors of .03 with both methods: 196 sqrt(4 x .03^2) / 2 = 5.9 points
+    assert '<span class="small">[-0.9, +10.9]</span>' in text.replace("−", "-")
     assert '<span class="verdict win">win</span> +5.0' in text  # paired by seed, 0.05 apart in each of seven
     assert "<b>2 ×</b>" in text and text.count("Retry these") == 1
     assert page.get(poll_of(text, "overview")).status_code == 204

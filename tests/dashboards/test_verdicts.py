@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.verdicts import GridComparisons, answer_of
 from dashboards.models.listing import Runs
@@ -46,4 +48,8 @@ def test_answer_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_di
     found = answer_of(comparers).of()[Variant("gspo")]
     assert found.difference == answer_of({"a": comparers["a"]}).of()[Variant("gspo")].difference
     assert found.text.endswith("3 seeds, 1 pair to come")
-    assert answer_of({"b": comparers["b"]}).of() == {}
+    alone = answer_of({"b": comparers["b"]}).of()[Variant("gspo")]
+    assert (alone.word, alone.difference.num_seeds) == ("one seed", 1)
+    # errors of .03 for two agents and two methods, in points: 1.96 x sqrt(4 x 3^2) / 2
+    assert alone.difference.high - alone.difference.value == pytest.approx(5.88, abs=0.001)
+    assert "95 % interval over problems " in alone.text and alone.text.endswith("1 seed")

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.planning.compose import compose
-from flows.records.tracker import prepare_store
+from flows.records.mlflow_store import prepare_store
 from flows.service.processes import home_of
 from flows.service.server import server_environment
 from hacpo_core.placement.initial_model import InitialModel

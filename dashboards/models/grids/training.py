@@ -36,6 +36,12 @@ class Trained:
         values = {evaluation.benchmark: evaluation.value for evaluation in self.evaluations if evaluation.step == step}
         return statistics.fmean(values.get(name, math.nan) for name in benchmarks)
 
+    def variance(self, step: int | None, benchmarks: Sequence[str]) -> float:
+        """Squared standard error over problems of that mean; nan if one is unknown."""
+        errors = {evaluation.benchmark: evaluation.error for evaluation in self.evaluations if evaluation.step == step}
+        known = [error for name in benchmarks if (error := errors.get(name)) is not None]
+        return sum(error**2 for error in known) / len(known) ** 2 if len(known) == len(benchmarks) else math.nan
+
 
 def trained_of(place: GridCell, status_of: StatusOf) -> Trained:
     """An agent's evaluations in the experiment of a place."""

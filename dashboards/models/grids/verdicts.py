@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,21 +12,21 @@ from dashboards.formats import counted, signed
 from dashboards.models.grids.cells import StatusOf
 from dashboards.models.grids.comparison import TOGETHER, Comparer
 from experiments.report.cells import Variant, method_of_interest
-from experiments.report.statistics import Difference, holm, p_text, paired_t, verdict_word
+from experiments.report.statistics import Difference, holm, of_one_seed, p_text, paired_t, verdict_word
 from flows.records.gridfile import GridRecord
 from flows.records.states import ExperimentStatus
 
 EVERY_PAIR = ""
 """stands for all pairs of a grid together"""
 _TWICE_THE_TOKENS = "gspo_x2"
-MIN_SEEDS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Difference of two methods in points (1/100), for a pair (or EVERY_PAIR) and an agent (or TOGETHER).
 
-    `corrected_p` is corrected by Holm over the verdicts of the same kind: single agents, pairs, or all pairs.
+    `corrected_p` is corrected by Holm over the verdicts of the same kind: single agents, pairs, or all pairs. With one
+    seed it is nan, and the interval is over problems, as if the methods' scores were independent.
     """
 
     pair: str
@@ -39,14 +40,25 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Whether it is a win or a loss (the corrected p-value is below 0.05), or a tie."""
-        return verdict_word(self.difference.value, self.corrected_p)
+        """Whether it is a win or a loss (the corrected p-value is below 0.05), or a tie; with one seed, that."""
+        return verdict_word(self.difference.value, self.corrected_p, self.difference.num_seeds)
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the interval is known; with one seed, files of earlier versions lack it."""
+        return self.difference.num_seeds > 1 or math.isfinite(self.difference.standard_error)
 
     @property
     def text(self) -> str:
         """Points, interval and p-value."""
         d = self.difference
-        interval = f"95 % interval {signed(d.low)} to {signed(d.high)}, p {p_text(self.corrected_p)}"
+        bounds = f"{signed(d.low)} to {signed(d.high)}"
+        if not self.has_interval:
+            interval = "interval unknown"
+        elif d.num_seeds == 1:
+            interval = f"95 % interval over problems {bounds}"
+        else:
+            interval = f"95 % interval {bounds}, p {p_text(self.corrected_p)}"
         return f"{signed(d.value)} points, {interval}, {counted(d.num_seeds, 'seed')}{self.so_far}"
 
     @property
@@ -134,8 +146,36 @@ def _compared(
     return _Pair(statuses, before.comparer if comparer.trained == before.comparer.trained else comparer)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lead:
+    """Points by which a method leads another, and their squared standard error over problems, by common seed."""
+
+    points: Mapping[int, float]
+    variances: Mapping[int, float]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @classmethod
+    def mean(cls, leads: Sequence[_Lead]) -> _Lead:
+        """Mean over pairs, on their common seeds."""
+        seeds = sorted(set.intersection(*(set(lead.points) for lead in leads))) if leads else []
+        return cls(
+            {seed: statistics.fmean(lead.points[seed] for lead in leads) for seed in seeds},
+            {seed: sum(lead.variances[seed] for lead in leads) / len(leads) ** 2 for seed in seeds},
+        )
+
+    @property
+    def difference(self) -> Difference:
+        """Over at least one seed."""
+        if len(self) > 1:
+            return paired_t(list(self.points.values()))
+        (seed,) = self.points
+        return of_one_seed(self.points[seed], math.sqrt(self.variances[seed]))
+
+
 def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
-    """The verdicts of a grid; places with fewer than MIN_SEEDS common complete seeds have none.
+    """The verdicts of a grid; places without a common complete seed have none.
 
     Args:
         comparers: of the grid's pairs.
@@ -148,7 +188,7 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
     places = [(pair, agent) for pair, comparer in comparers.items() for agent in comparer.agents]
     kinds: list[list[tuple[str, str]]] = [places, [(pair, TOGETHER) for pair in comparers]]
     leads = {
-        (pair, agent, theirs): _leads(comparers[pair], agent, ours, theirs)
+        (pair, agent, theirs): _lead(comparers[pair], agent, ours, theirs)
         for kind in kinds
         for pair, agent in kind
         for theirs in baselines
@@ -157,32 +197,43 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
     for theirs in baselines:
         planned = [pair for pair, comparer in comparers.items() if {ours, theirs} <= set(comparer.variants)]
         own = [leads[pair, TOGETHER, theirs] for pair in planned]
-        enough = [lead for lead in own if len(lead) >= MIN_SEEDS]
-        seeds = set.intersection(*map(set, enough)) if enough else set()
-        leads[EVERY_PAIR, TOGETHER, theirs] = {
-            seed: statistics.fmean(lead[seed] for lead in enough) for seed in sorted(seeds)
-        }
+        num_seeds = min(2, max(map(len, own), default=0))  # with one pair of several seeds, those of one seed must wait
+        enough = [lead for lead in own if len(lead) >= max(1, num_seeds)]
+        leads[EVERY_PAIR, TOGETHER, theirs] = _Lead.mean(enough)
         num_open[theirs] = len(own) - len(enough)
     verdicts: list[Verdict] = []
     for kind in [*kinds, [(EVERY_PAIR, TOGETHER)]]:
         found = [
-            (pair, agent, theirs, paired_t(list(leads[pair, agent, theirs].values())))
+            (pair, agent, theirs, leads[pair, agent, theirs].difference)
             for pair, agent in kind
             for theirs in baselines
-            if len(leads[pair, agent, theirs]) >= MIN_SEEDS
+            if leads[pair, agent, theirs]
         ]
-        corrected = holm([difference.p_value for *_, difference in found])
+        p_values = {n: difference.p_value for n, (*_, difference) in enumerate(found) if difference.num_seeds > 1}
+        corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         verdicts += [
-            Verdict(pair, agent, ours, theirs, difference, p, num_open[theirs] if pair == EVERY_PAIR else 0)
-            for (pair, agent, theirs, difference), p in zip(found, corrected, strict=True)
+            Verdict(
+                pair,
+                agent,
+                ours,
+                theirs,
+                difference,
+                corrected.get(n, math.nan),
+                num_open[theirs] if pair == EVERY_PAIR else 0,
+            )
+            for n, (pair, agent, theirs, difference) in enumerate(found)
         ]
     overall = {v.theirs: v.difference.value for v in verdicts if v.pair == EVERY_PAIR}
     best = min(overall, key=lambda variant: overall[variant], default=None)  # leaves us the smallest lead
     return Answer(ours, tuple(baselines), tuple(verdicts), best)
 
 
-def _leads(comparer: Comparer, agent: str, ours: Variant, theirs: Variant) -> dict[int, float]:
-    """Points by which a method leads another after training, by common complete seed."""
+def _lead(comparer: Comparer, agent: str, ours: Variant, theirs: Variant) -> _Lead:
     agents = comparer.agents if agent == TOGETHER else (agent,)
     a, b = (comparer.finals(variant, agents) for variant in (ours, theirs))
-    return {seed: 100 * (a[seed] - b[seed]) for seed in sorted(a.keys() & b.keys())}
+    of_a, of_b = (comparer.final_variances(variant, agents) for variant in (ours, theirs))
+    seeds = sorted(a.keys() & b.keys())
+    return _Lead(
+        {seed: 100 * (a[seed] - b[seed]) for seed in seeds},
+        {seed: 100**2 * (of_a[seed] + of_b[seed]) for seed in seeds},
+    )

@@ -38,6 +38,7 @@ def finished(
     headline: str = "avg@1",
     digest: str = "",
     engine: EngineConfig | None = None,
+    is_tracked: bool = False,
 ) -> Plan:
     """A complete experiment.
 
@@ -51,8 +52,10 @@ def finished(
         headline: the benchmarks' metric.
         digest: of the questions.
         engine: in place of the CPU.
+        is_tracked: whether MLflow is told.
     """
-    config = compose("tiny", method, overrides=[f"seed={seed}", f"train.num_steps={NUM_STEPS}"])
+    words = [f"seed={seed}", f"train.num_steps={NUM_STEPS}", f"runtime.runs_dir={root}"]
+    config = compose("tiny", method, overrides=[*words, f"tracking.enabled={str(is_tracked).lower()}"])
     pair = PairConfig(name=config.pair.name, agents={name: config.pair.agents[name] for name in agents})
     config = replace(config, pair=pair, engine=engine or config.engine)
     plan = Plan(f"{'+'.join(agents)}-{method}-s{seed}", config, root / f"{'+'.join(agents)}-{method}-s{seed}")
@@ -63,7 +66,9 @@ def finished(
     for step in range(1, NUM_STEPS + 1):
         value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
-    result: dict[str, Any] = {"id": plan.id, "table": [], "versions": dict(versions or {})}
+    cost = {"tokens_sampled": 1000, "tokens_trained": 400, "seconds": 36.0, "gpu_seconds": 0.0}
+    table = [{"agent": agent, "seed": seed, **cost} for agent in agents]
+    result: dict[str, Any] = {"id": plan.id, "table": table, "versions": dict(versions or {})}
     write_json(plan.root / RESULT_FILE, result)
     return plan
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.look import charts
 from experiments.planner import Cell, GridPlan
 from experiments.report import write_report
 from experiments.report.cells import REFERENCE, Variant, average, read_results
@@ -68,7 +69,7 @@ def test_report_lists_what_the_rules_of_health_find(grid: GridPlan, tmp_path: Pa
 
 
 def text_of(grid: GridPlan) -> str:
-    return to_markdown(report_content(grid))
+    return to_markdown(report_content(read_results(grid)))
 
 
 def section(text: str, title: str) -> str:
@@ -360,13 +361,12 @@ def test_settings_stand_at_the_end(grid: GridPlan) -> None:
 
 
 def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> None:
-    page = write_report(grid, tmp_path / "out")
+    page = write_report(grid, tmp_path / "out").page
     assert page == tmp_path / "out" / "report.html"
     html = page.read_text(encoding="utf-8")
     drawn = sorted(path.name for path in (tmp_path / "out" / "figures").iterdir())
-    assert drawn == ["clip_cross_stopped_share.svg", "ratio_cross_mean.svg", "reward_mean.svg"], (
-        "only what was measured"
-    )
+    measured = ["clip_cross_stopped_share.svg", "ratio_cross_mean.svg", "reward_mean.svg", "verdict_1.svg"]
+    assert drawn == measured, "only what was measured"
     assert html.count("<figure") == html.count("data:image/svg+xml") == len(drawn)
     assert not re.search(r"<[^>]* (src|href)=\"(?!data:|#)", html.partition("</main>")[0])
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
@@ -392,8 +392,18 @@ def test_verdict_stands_first_and_counts_every_agent(tmp_path: Path) -> None:
     assert text.index("Sums of \\*three\\* digits.") < text.index("## Verdict") < text.index("## Accuracy")
 
 
-def test_one_seed_gives_no_verdict(grid: GridPlan) -> None:
-    assert row(section(text_of(grid), "Verdict"), "HACPO − GSPO x 2")[0] == "not yet"
+def test_one_seed_gives_a_difference_over_problems_and_no_verdict(grid: GridPlan) -> None:
+    verdict = section(text_of(grid), "Verdict")
+    assert row(verdict, "HACPO − GSPO x 2")[:2] == ["one seed", "+12.5"]
+    assert "**One seed**: HACPO − GSPO x 2 is +12.5 points, 95 % interval over problems " in verdict
+    (comparison,) = report_content(read_results(grid))["comparisons"]
+    assert set(comparison.forest.table["verdict"]) == {"one seed"} <= set(charts.VERDICTS)
+
+
+def test_grid_without_a_common_seed_has_no_difference(tmp_path: Path) -> None:
+    same = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
+    plans = [finished(tmp_path, m, seed=s, rewards=same, metrics=METRICS) for s, m in enumerate(("hacpo", "naive"))]
+    assert row(section(text_of(grid_of(plans, benchmarks=[TEST])), "Verdict"), "HACPO − Naive")[0] == "not yet"
 
 
 def test_curve_holds_mean_interval_and_single_seeds(tmp_path: Path) -> None:
@@ -415,7 +425,7 @@ def test_label_of_an_entry_is_no_markup(grid: GridPlan, tmp_path: Path, label: s
     labelled = replace(
         grid, cells=[replace(cell, label=label) for cell in grid.cells], config=replace(grid.config, title=label)
     )
-    page = write_report(labelled, tmp_path / "out").read_text(encoding="utf-8")
+    page = write_report(labelled, tmp_path / "out").page.read_text(encoding="utf-8")
     own = page.partition("<body>")[2].partition("</main>")[0]
     own = re.sub(r'<script type="application/json">[^<]*</script>', "", own)
     assert "<script" not in own and "<b>" not in own and 'href="javascript' not in own
@@ -477,13 +487,32 @@ def test_empty_grid_says_so() -> None:
 @pytest.mark.browser
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
 def test_browser_draws_the_charts_and_prints_one_page(grid: GridPlan, tmp_path: Path) -> None:
-    page = write_report(grid, tmp_path / "out")
+    page = write_report(grid, tmp_path / "out").page
     with chromium() as browser:
         opened = browser.new_page(viewport={"width": PHONE[0], "height": PHONE[1]})
         errors: list[str] = []
         opened.on("console", lambda message: errors.append(message.text))
         opened.goto(page.as_uri())
-        opened.wait_for_function("document.querySelectorAll('figure[data-drawn] svg').length === 3")
+        opened.wait_for_function("document.querySelectorAll('figure[data-drawn] svg').length === 4")
         assert not errors
         assert opened.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
         assert opened.pdf().count(b"/Type /Page\n") == 1
+
+
+def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: GridPlan, tmp_path: Path) -> None:
+    one = write_report(grid, tmp_path / "one").sentences
+    assert len(one) == 1
+    assert re.fullmatch(
+        r"HACPO is 12\.5 points ahead of GSPO x 2 \(95 % interval over problems .+, one seed\): no more than noise",
+        one[0],
+    )
+    before, plans = scores(*[0] * 8), []
+    for seed in range(1, 4):
+        for method, correct in (("hacpo", 1), ("naive", 1), ("gspo", 7)):
+            own = rewards(
+                before, **dict.fromkeys(("qwen_tiny", "llama_tiny"), scores(*[1] * correct, *[0] * (8 - correct)))
+            )
+            plans.append(finished(tmp_path, method, seed=seed, rewards=own, metrics=METRICS))
+    naive, gspo = write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "more").sentences
+    assert naive.startswith("HACPO is level with Naive (") and naive.endswith(": no more than noise")
+    assert gspo.startswith("HACPO is 75.0 points behind GSPO (") and gspo.endswith("3 seeds): more than noise")

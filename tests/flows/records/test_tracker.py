@@ -18,9 +18,10 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridCell, GridRecord, save_grid
+from flows.records.mlflow_store import prepare_store
 from flows.records.notes import Notes, write_notes
 from flows.records.tracked import is_open, reopen, unsent_experiments
-from flows.records.tracker import STEP_METRIC, Tracker, prepare_store
+from flows.records.tracker import STEP_METRIC, Tracker
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
@@ -171,7 +172,7 @@ def test_more_points_than_mlflow_takes_in_a_call_are_sent_in_several(tmp_path: P
     tracker.flush()
     assert tracker.logged_steps() == {1, 2}
     client = MlflowClient(uri)
-    runs = client.search_runs([tracker.experiment_id], "tags.`hacpo.agent` = 'one'")
+    runs = client.search_runs([tracker.store.experiment_id], "tags.`hacpo.agent` = 'one'")
     assert len(client.get_metric_history(runs[0].info.run_id, "m599")) == 2
 
 
@@ -191,7 +192,7 @@ def test_store_that_was_moved_with_its_artifacts_is_told_where_they_are(tmp_path
     (tmp_path / "here").rename(tmp_path / "there")
     moved = opened("there")
     client, now = MlflowClient(f"sqlite:///{tmp_path / 'there' / 'mlflow.db'}"), (tmp_path / "there").as_uri()
-    assert client.get_experiment(moved.experiment_id).artifact_location == f"{now}/mlartifacts"
+    assert client.get_experiment(moved.store.experiment_id).artifact_location == f"{now}/mlartifacts"
     assert client.get_run(moved.run_id).info.artifact_uri == f"{now}/mlartifacts/{moved.run_id}/artifacts"
 
 
@@ -307,7 +308,7 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
         return client.search_runs([experiment.experiment_id], f"attributes.run_name = '{alone.id}'")
 
     found = find()
-    names = {"pair": "tiny", "grid": "table1", "agent": "llama", "method": "gspo"}
+    names = {"pair": "tiny", "pair.tiny": "true", "grid.table1": "true", "agent": "llama", "method": "gspo"}
     assert found[0].data.tags.items() >= names.items()
     assert not {"α", "δ", "δ_step"} & set(found[0].data.params), "they act only on other agents' responses"
 
@@ -315,7 +316,8 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
     assert save_grid(runs_dir, taken_up) == {alone.id}, "a grid that reuses it has its id"
     reopen(alone.root)
     assert send_late(alone)
-    assert find()[0].data.tags.items() >= {"pair": "tiny, tiny_size", "grid": "table1, table7"}.items()
+    members = dict.fromkeys(("pair.tiny", "pair.tiny_size", "grid.table1", "grid.table7"), "true")
+    assert find()[0].data.tags.items() >= {"pair": "tiny, tiny_size", **members}.items()
 
 
 def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +338,7 @@ def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatc
 @pytest.mark.slow
 def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    code = "import sys; from flows.records.tracker import prepare_store; prepare_store(sys.argv[1])"
+    code = "import sys; from flows.records.mlflow_store import prepare_store; prepare_store(sys.argv[1])"
     children = [subprocess.Popen([sys.executable, "-c", code, uri], stderr=subprocess.PIPE) for _ in range(3)]
     for child in children:
         _, errors = child.communicate(timeout=200)
@@ -346,7 +348,7 @@ def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_process_that_is_killed_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    code = "import sys; from flows.records.tracker import prepare_store; prepare_store(sys.argv[1])"
+    code = "import sys; from flows.records.mlflow_store import prepare_store; prepare_store(sys.argv[1])"
     child = subprocess.Popen([sys.executable, "-c", code, uri])
     wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(".mlflow.db.*.tmp")), every_s=0.01)
     child.kill()  # amid its tables

@@ -9,15 +9,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from experiments.published.tables import BENCHMARKS
 from flows.planning.plans import Plan
-from flows.runs.evaluate import check_questions, with_benchmarks
-from flows.runs.experiment import run_experiment
+from flows.runs.evaluate import check_questions, run_evaluation, suite, with_benchmarks
+from flows.runs.experiment import evaluate_agents, run_experiment
 from flows.service.server import ensure_server, stop_server
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, VerificationError
 from hacpo_core.evaluation.table import read_evaluations
+from hacpo_core.experiment import Experiment
 from hacpo_core.phases.runner import DirectRunner
 from tests.flows.runs.test_runner import ask, tasks_of
 
@@ -63,6 +66,46 @@ def test_changed_question_under_one_name_is_found_before_a_flow_run_is_made(
     )
     with pytest.raises(ConfigError, match="test"):
         check_questions(changed)
+
+
+@pytest.mark.slow
+def test_suite_evaluates_what_it_can_and_says_what_failed(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
+    run_experiment(planned, DirectRunner())
+    (tmp_path / "mine.yaml").write_text("benchmarks: [nowhere, test, arithmetic_dev]", encoding="utf-8")
+    words = ("--suite", str(tmp_path / "mine.yaml"), "--runs-dir", str(planned.root.parents[1]))
+    done = hacpo("evaluate", planned.id, *words, "--step", "0")
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert "hacpo: nowhere: benchmark: got 'nowhere', expected one of" in done.stderr
+    assert " test " in done.stdout and " arithmetic_dev " in done.stdout
+    evaluated = read_evaluations(planned.root)
+    assert set(evaluated[evaluated.step == 0].benchmark) == {"test", "arithmetic_dev"}
+
+
+def test_benchmark_of_a_suite_that_fails_while_it_runs_stops_no_other(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
+    run_experiment(planned, DirectRunner())
+
+    def evaluated(experiment: Experiment, step: int, names: list[str], *rest: Any) -> None:
+        if "arithmetic_dev" in names:
+            raise VerificationError("step 0: 8 of 8 responses are unscored")
+        evaluate_agents(experiment, step, names, *rest)
+
+    monkeypatch.setattr("flows.runs.evaluate.evaluate_agents", evaluated)
+    chosen = with_benchmarks(planned, ["arithmetic_dev", "test"])
+    with pytest.raises(VerificationError, match="arithmetic_dev: step 0: 8 of 8 responses are unscored"):
+        run_evaluation(chosen, 0, DirectRunner(), keeps_going=True)
+    found = read_evaluations(planned.root)
+    assert set(found[found.step == 0].benchmark) == {"test"}
+
+
+def test_suite_of_the_paper_holds_its_benchmarks(tmp_path: Path) -> None:
+    assert suite("paper") == list(BENCHMARKS)
+    (tmp_path / "empty.yaml").write_text("benchmarks: []", encoding="utf-8")
+    with pytest.raises(ConfigError, match="lists no benchmark"):
+        suite(str(tmp_path / "empty.yaml"))
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
+from flows.records.mlflow_store import prepare_store
 from flows.records.states import experiment_status
 from flows.records.tracked import is_open
-from flows.records.tracker import prepare_store
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
 from flows.service.server import free_port

@@ -20,7 +20,8 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
 def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
     """Fields by dotted name that can change this run's results.
 
-    An option that is off is left out. Model folders and data files enter the id by the digests of their contents, not by their paths.
+    An option that is off is left out. Model folders and data files enter the id by the digests of their contents, not
+    by their paths.
     """
     return {
         each.name: each.value

@@ -347,7 +347,7 @@ def test_ids_change_with_the_version_of_the_algorithm_alone() -> None:
 
 
 def test_option_joins_the_id_once_it_is_turned_on() -> None:
-    words = ["evaluate.every=1", "evaluate.during=[development]"]
+    words = ["data.development_share=0.1", "evaluate.every=1", "evaluate.during=[development]"]
     off, on = (compose("tiny", "hacpo", overrides=[*words, *more]) for more in ((), ("train.stop.metric=development",)))
     assert "train.stop.metric" not in identity_fields(off) and "train.stop.patience" not in identity_fields(off)
     assert identity_fields(on) == identity_fields(off) | {"train.stop.metric": "development", "train.stop.patience": 3}

@@ -18,7 +18,7 @@ def configure_process() -> None:
     Every command, flow and service of ours calls this first, unlike Prefect's server and the verifier's workers.
 
     The imports create about a million objects that live until exit. Python's default collection, after every 700 new
-    objects, costs a sixth of the import time, and collecting at exit costs two seconds (docs/decisions.md).
+    objects, costs a sixth of the import time, and collecting at exit costs two seconds (docs/history.md).
     """
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)

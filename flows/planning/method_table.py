@@ -46,6 +46,11 @@ _OPTIONS = {
         "weak_driven: before step 1, an agent learns from worked solutions against an earlier checkpoint of itself.",
         "WMSS (2602.08222); docs/decisions.md#wmss-warm-up.",
     ),
+    "method.objective.mask_truncated": (
+        "Responses cut at the token limit leave the loss and its denominators: all of them, or those with a positive "
+        "advantage.",
+        "DAPO's overlong filtering, TRL's mask_truncated_completions; docs/decisions.md#cut-responses.",
+    ),
     "method.objective.correction": (
         "Importance weights on own rows that correct for the difference between sampler and learner.",
         "truncated importance sampling, as in TRL and verl; docs/decisions.md#sampler-correction.",

@@ -278,7 +278,10 @@ class History:
 
 @dataclass(frozen=True)
 class Builder(Seam):
-    """Which rows a learner trains on, and in which order. The caller removes and counts unscored rows."""
+    """Which rows a learner trains on, and in which order.
+
+    The caller removes and counts unscored rows, and those that the objective masks (`mask_truncated`).
+    """
 
     @property
     def takes_old_rows(self) -> bool:
@@ -482,6 +485,17 @@ class Objective(Seam):
         inert=when("method.objective.kl_coef", 0),
     )
 
+    mask_truncated: str = setting(
+        "none",
+        "which rows that were cut at a token limit, by the sampler or in the learner's tokens, leave the loss and its "
+        "denominators",
+        choices={
+            "none": "no row",
+            "all": "every cut row (TRL's mask_truncated_completions, DAPO's overlong filtering)",
+            "positive": "cut rows with a positive advantage, so that nothing rewards an answer without its end",
+        },
+    )
+
     correction: str = setting(
         "none",
         "importance weights on own rows that correct for the difference between sampler and learner",
@@ -556,6 +570,19 @@ class Objective(Seam):
             weight_B, float64.
         """
         return algo.objectives.sequence_weights(self.groups(source_B))
+
+    def masked_rows(self, is_cut_R: NDArray[np.bool_], advantage_R: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """True for rows that leave the loss and its denominators, see `mask_truncated`.
+
+        Args:
+            is_cut_R: True where the row's text has no end.
+            advantage_R: advantage times weight, for this learner.
+
+        Source: DAPO (2503.14476), overlong filtering; TRL (all). Ours: positive.
+        """
+        if self.mask_truncated == "none":
+            return np.zeros(len(is_cut_R), bool)
+        return is_cut_R if self.mask_truncated == "all" else is_cut_R & (advantage_R > 0)
 
     def correction_weights(self, learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """Weight of each token that corrects for the difference between sampler and learner; 0 outside the mask."""

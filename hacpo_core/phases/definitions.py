@@ -47,6 +47,8 @@ DEFINITIONS: Mapping[str, str] = {
     "text/num_control_dropped": "control tokens spelled out in other agents' texts that the learner cannot encode as "
     "plain text",
     "update/num_unscored": "rows left out because they have no verdict",
+    "update/masked_share": "share of the mini-batches' rows that left the loss and its denominators because they were "
+    "cut at a token limit (mask_truncated)",
     "teacher/difference_mean": "mean log-probability of the agent's tokens under its teacher minus that under itself, "
     "in nats; per aligned span of text where the tokenizers differ",
     "time/teach_s": "wall-clock seconds in which the agent's teacher scored",

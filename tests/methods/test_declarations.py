@@ -28,7 +28,7 @@ ABLATIONS: dict[str, dict[str, object]] = {
 }
 EVERY = {"plan.name": "every_problem", "plan.factor": 1, "build.name": "shuffled", "build.problems": 16}
 EVERY |= {"build.order": "mixed", "objective.kl_coef": 0.0, "objective.aggregation": "sum_of_means"}
-EVERY |= {"objective.kl_aggregation": "rows"}
+EVERY |= {"objective.kl_aggregation": "rows", "objective.mask_truncated": "none"}
 EVERY |= {"build.drops_equal_rewards": False, "objective.correction": "none"}
 EVERY |= {"objective.correction_level": "sequence", "objective.correction_limit": 3.0}
 GROUP = {"estimate.name": "group", "estimate.baseline": "own", "estimate.scale": "group", "shares_rollouts": False}

@@ -51,6 +51,16 @@ _OPTIONS = {
         "advantage.",
         "DAPO's overlong filtering, TRL's mask_truncated_completions; docs/decisions.md#cut-responses.",
     ),
+    "method.objective.entropy_coef": (
+        "Bonus for the mean entropy of the learner's own tokens; with entropy_target, its weight adapts so that the "
+        "entropy stays above a target.",
+        "verl's entropy_coeff, TRL's entropy_coef; Skywork-OR1 (2505.22312), adaptive entropy control; "
+        "docs/decisions.md#entropy.",
+    ),
+    "method.objective.top_entropy_share": (
+        "Only the own tokens with the highest entropy train, with objectives that have terms per token.",
+        "the 80/20 rule (2506.01939), TRL's top_entropy_quantile; docs/decisions.md#entropy.",
+    ),
     "method.objective.correction": (
         "Importance weights on own rows that correct for the difference between sampler and learner.",
         "truncated importance sampling, as in TRL and verl; docs/decisions.md#sampler-correction.",

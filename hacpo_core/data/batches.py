@@ -42,6 +42,8 @@ class Minibatch:
         sampler_logprobs: the sampler's log-probabilities of the same tokens, if the objective corrects; else empty.
         log_center_B: see `LossRows.log_center_B`; set by the learner.
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; `take` keeps it.
+        min_entropy: nats; own tokens of at least this entropy train, see `Objective.top_entropy_share`; None: all of
+            them; set by the learner.
     """
 
     keys: tuple[RowKey, ...]
@@ -57,6 +59,7 @@ class Minibatch:
     sampler_logprobs: Ragged
     log_center_B: NDArray[np.float64] | None = None
     num_own_tokens: int = 0
+    min_entropy: float | None = None
 
     def __len__(self) -> int:
         """Number of rows."""

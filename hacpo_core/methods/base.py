@@ -358,6 +358,7 @@ class LossRows:
         correction_BT: weight of each token, see `Objective.correction`; 1 on foreign rows, None without a correction.
         log_center_B: what `Objective.log_centers` gave for the row's source, nats per token; 0 on own rows, None if the
             objective gives nothing.
+        trains_BT: True on the tokens whose terms count, see `Objective.top_entropy_share`; None: all of them.
     """
 
     mask_BT: Tensor
@@ -370,6 +371,7 @@ class LossRows:
     token_advantage_BT: Tensor | None = None
     correction_BT: Tensor | None = None
     log_center_B: Tensor | None = None
+    trains_BT: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a wrong shape, which would otherwise be broadcast silently."""
@@ -455,9 +457,11 @@ class Surrogate:
 class Objective(Seam):
     """What an update maximises.
 
-    J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference),   no KL on foreign rows
+    J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference) + entropy_coef * H,
+    no KL on foreign rows, H the mean entropy (nats) over the tokens of the mini-batch's own rows
 
     With `kl_aggregation: own_tokens`, the KL term is kl_coef * the mean over the tokens of the mini-batch's own rows.
+    With `top_entropy_share` below 1, only terms of own tokens with the highest entropy count; denominators stay.
     """
 
     kl_coef: float = setting(
@@ -483,6 +487,44 @@ class Objective(Seam):
             "own_tokens": "mean over all tokens of own rows (original code)",
         },
         inert=when("method.objective.kl_coef", 0),
+    )
+
+    entropy_coef: float = setting(
+        0.0,
+        "weight of the mean entropy over the tokens of own rows, which is added to the objective; with entropy_target, "
+        "the weight before the first update",
+        at_least=0,
+        at_most=1e6,
+    )
+    entropy_target: float | None = setting(
+        None,
+        "entropy to hold: the weight rises by entropy_step after an update whose entropy is at most this, falls after "
+        "any other, and is 0 while the entropy is above it; null: a constant weight",
+        unit="nats",
+        at_least=0,
+        at_most=100,
+    )
+    entropy_step: float = setting(
+        0.005,
+        "change of the entropy bonus's weight after an update",
+        at_least=0,
+        at_most=1e6,
+        inert=when("method.objective.entropy_target", None),
+    )
+    max_entropy_coef: float = setting(
+        1.0,
+        "largest weight of the entropy bonus",
+        at_least=0,
+        at_most=1e6,
+        inert=when("method.objective.entropy_target", None),
+    )
+    top_entropy_share: float = setting(
+        1.0,
+        "share of a mini-batch's own tokens that train: those with the highest entropy; 1: all. It needs one more "
+        "forward pass per update",
+        above=0,
+        at_most=1,
+        inert=lambda objective, _: None if objective.weighs_tokens else f"{objective.name} has no terms per token",
     )
 
     mask_truncated: str = setting(
@@ -517,8 +559,18 @@ class Objective(Seam):
 
     @property
     def weighs_tokens(self) -> bool:
-        """Whether it uses per-token inputs: `token_advantage_BT`, and `correction_BT` at token level."""
+        """Whether it uses per-token inputs: `token_advantage_BT`, `trains_BT`, and `correction_BT` at token level."""
         return False
+
+    @property
+    def selects_tokens(self) -> bool:
+        """Whether only the tokens with the highest entropy train."""
+        return self.weighs_tokens and self.top_entropy_share < 1
+
+    @property
+    def has_entropy_bonus(self) -> bool:
+        """Whether any update may add the entropy of own rows, so that all of them are passed through the model."""
+        return self.entropy_coef > 0 or self.entropy_target is not None
 
     @property
     def is_token_level(self) -> bool:

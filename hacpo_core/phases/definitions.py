@@ -47,6 +47,9 @@ DEFINITIONS: Mapping[str, str] = {
     "text/num_control_dropped": "control tokens spelled out in other agents' texts that the learner cannot encode as "
     "plain text",
     "update/num_unscored": "rows left out because they have no verdict",
+    "update/entropy_coef": "weight of the entropy bonus, mean over the step's updates; only with a bonus",
+    "objective/high_entropy_share": "share of a row's tokens whose terms count, mean over rows; only with "
+    "top_entropy_share",
     "update/masked_share": "share of the mini-batches' rows that left the loss and its denominators because they were "
     "cut at a token limit (mask_truncated)",
     "teacher/difference_mean": "mean log-probability of the agent's tokens under its teacher minus that under itself, "

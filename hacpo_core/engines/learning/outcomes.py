@@ -63,7 +63,7 @@ class MinibatchOutcome:
 
     In `cross_objective`, rows whose gradient clipping set to 0 count as 0. `num_skipped` counts rows left out of the
     passes because their gradient is 0. `gradient_cosine` is the cosine between the gradients of J_homo and J_hete; None
-    if it was not measured.
+    if it was not measured. `entropy_coef` is the weight of the entropy bonus; None without one.
     """
 
     update: int
@@ -75,6 +75,7 @@ class MinibatchOutcome:
     num_skipped: int
     num_trained_tokens: int
     gradient_cosine: float | None
+    entropy_coef: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

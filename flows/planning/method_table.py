@@ -46,6 +46,10 @@ _OPTIONS = {
         "weak_driven: before step 1, an agent learns from worked solutions against an earlier checkpoint of itself.",
         "WMSS (2602.08222); docs/decisions.md#wmss-warm-up.",
     ),
+    "method.build.num_iterations": (
+        "Several passes over the mini-batches of a step; m of stepwise bounds counts on.",
+        "GRPO (2402.03300), TRL's num_iterations, verl's ppo_epochs; docs/decisions.md#iterations.",
+    ),
     "method.objective.mask_truncated": (
         "Responses cut at the token limit leave the loss and its denominators: all of them, or those with a positive "
         "advantage.",

@@ -30,11 +30,15 @@ def measures_cosine(config: ExperimentConfig) -> bool:
 
 
 def num_minibatches(config: ExperimentConfig) -> int:
-    """Planned updates of one learner per step: those of the first round of sampling, if no row is left out."""
-    sources = num_sources(config)
+    """Planned updates of one learner per step: those of the first round of sampling, if no row is left out.
+
+    With `method.build.num_iterations`, each mini-batch counts as often as it is trained on.
+    """
+    sources, build = num_sources(config), config.method.build
     num_rows = sources * config.train.problems * num_samples(config)
     samples = config.rollout.num_samples
-    return int(config.method.build.num_updates(num_rows=num_rows, num_samples=samples, num_sources=sources))
+    once = int(build.num_updates(num_rows=num_rows, num_samples=samples, num_sources=sources))
+    return once * int(build.num_iterations)
 
 
 def total_updates(config: ExperimentConfig) -> int:

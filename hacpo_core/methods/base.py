@@ -280,8 +280,19 @@ class History:
 class Builder(Seam):
     """Which rows a learner trains on, and in which order.
 
-    The caller removes and counts unscored rows, and those that the objective masks (`mask_truncated`).
+    The caller removes and counts unscored rows, and those that the objective masks (`mask_truncated`). It trains
+    `num_iterations` times on what is left.
+
+    Source of iterations: GRPO (2402.03300), mu; TRL's `num_iterations`, verl's `ppo_epochs`.
     """
+
+    num_iterations: int = setting(
+        1,
+        "times that a step's mini-batches are trained on, always in the same order, with the old log-probabilities of "
+        "before the first update; m of stepwise bounds counts on",
+        at_least=1,
+        at_most=1000,
+    )
 
     @property
     def takes_old_rows(self) -> bool:
@@ -300,7 +311,7 @@ class Builder(Seam):
 
     @abstractmethod
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
-        """Mini-batches per step, for the learning rate schedule and for sizing a run in advance.
+        """Mini-batches per step (each once), for the learning rate schedule and for sizing a run in advance.
 
         Args:
             num_rows: responses of all sources in a step, according to the plan's `samples_per_problem`.

@@ -252,9 +252,10 @@ class Agent:
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`.
+        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`.
 
         See `BaseLearner.update`.
         """
@@ -268,6 +269,7 @@ class Agent:
             planned=planned_updates(self.config, version),
             measures_cosine=measures_cosine,
             recomputes_own=recomputes_own,
+            num_iterations=num_iterations,
             objective_state=objective_state,
         )
         self.version, self.is_dirty = version, False

@@ -51,9 +51,10 @@ class PlacedAgent(Protocol):
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
+        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`."""
 
     def rest(self) -> None:
         """Release device memory for other agents until the next call."""

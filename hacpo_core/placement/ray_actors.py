@@ -169,13 +169,15 @@ class RemoteAgent:
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
+        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`."""
         options = {
             "version": version,
             "measures_cosine": measures_cosine,
             "recomputes_own": recomputes_own,
+            "num_iterations": num_iterations,
             "objective_state": objective_state,
         }
         self.is_dirty = True

@@ -31,6 +31,7 @@ EVERY |= {"build.order": "mixed", "objective.kl_coef": 0.0, "objective.aggregati
 EVERY |= {"objective.kl_aggregation": "rows", "objective.mask_truncated": "none"}
 EVERY |= {"objective.entropy_coef": 0.0, "objective.entropy_target": None, "objective.entropy_step": 0.005}
 EVERY |= {"objective.max_entropy_coef": 1.0, "objective.top_entropy_share": 1.0}
+EVERY |= {"build.num_iterations": 1}
 EVERY |= {"build.drops_equal_rewards": False, "objective.correction": "none"}
 EVERY |= {"objective.correction_level": "sequence", "objective.correction_limit": 3.0}
 GROUP = {"estimate.name": "group", "estimate.baseline": "own", "estimate.scale": "group", "shares_rollouts": False}

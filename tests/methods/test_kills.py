@@ -55,6 +55,7 @@ def test_shipped_method_is_killed_and_resumed_to_the_bit(
 OPTIONS = {
     "entropy": ("grpo", "method.objective.entropy_target=1.5", "method.objective.top_entropy_share=0.5"),
     "entropy of shared rows": ("hacpo_sn", "method.objective.entropy_target=1.5", "method.objective.entropy_coef=0.01"),
+    "iterations": ("hacpo", "method.build.num_iterations=2", "old_logprobs=learner", "optimizer.schedule=cosine"),
 }
 """fields with which an update has a state or passes of its own"""
 

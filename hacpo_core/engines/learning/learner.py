@@ -173,18 +173,20 @@ class BaseLearner(ABC):
         measures_cosine: bool,
         planned: range | None = None,
         recomputes_own: bool = False,
+        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> UpdateOutcome:
-        """One optimizer update per mini-batch, in order.
+        """One optimizer update per mini-batch, in order, and all of them again in each further iteration.
 
         Args:
             minibatches: rows of each update.
             objective: the method's.
             measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
-            planned: the updates that the schedule of the learning rate has for this step; None: as many as there are
-                mini-batches, after those of the earlier steps.
+            planned: the updates that the schedule of the learning rate has for this step; None: as many as are made,
+                after those of the earlier steps.
             recomputes_own: before the first update, recompute the old log-probabilities of own rows in the same passes
                 that train them; otherwise use those of the rows.
+            num_iterations: how often each mini-batch is trained on.
             objective_state: of the previous step; None: {}.
 
         Raises:
@@ -205,9 +207,10 @@ class BaseLearner(ABC):
         self.model.train(self._engine.gradient_checkpointing)
         outcomes: list[MinibatchOutcome] = []
         rows_seen: list[RowOutcomes] = []
-        planned = planned or range(self.num_updates, self.num_updates + len(minibatches))
-        for m, (minibatch, rows) in enumerate(zip(minibatches, passed, strict=True)):
-            self._position = planned.start + m * len(planned) / len(minibatches)
+        num_updates = num_iterations * len(minibatches)
+        planned = planned or range(self.num_updates, self.num_updates + num_updates)
+        for m, (minibatch, rows, live_B) in enumerate(num_iterations * [*zip(minibatches, passed, live, strict=True)]):
+            self._position = planned.start + m * len(planned) / num_updates
             if objective.selects_tokens:
                 rows = replace(rows, min_entropy=self._min_entropy(minibatch, objective.top_entropy_share))
             weighted = control.weighted
@@ -215,7 +218,7 @@ class BaseLearner(ABC):
             totals = self.accumulate(rows, weighted, m)
             stepped = self.optimizer_step()
             control = control.after(rows, totals.outcomes)
-            rows_seen.append(replace(totals.outcomes, row_B=live[m][totals.outcomes.row_B]))
+            rows_seen.append(replace(totals.outcomes, row_B=live_B[totals.outcomes.row_B]))
             outcomes.append(
                 MinibatchOutcome(
                     update=m,

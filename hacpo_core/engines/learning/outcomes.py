@@ -18,7 +18,7 @@ class RowOutcomes:
 
     Attributes:
         row_B: position of the row in its mini-batch.
-        update_B: index m of that mini-batch.
+        update_B: index m of the update; with several iterations, each mini-batch has several.
         columns: by name, one number per row, before the row's update: `ratio`, the sequence importance ratio; `floor`
             and `ceiling`, its bounds or those of each token's ratio; `below_share`, `above_share` and `stopped_share`,
             the shares of the row beyond them and without gradient: 0 or 1, or a share of tokens; `kl` and `correction`,

@@ -69,7 +69,8 @@ class Verdict:
     `reward` is in [0, 1]: 1 is "correct", 0 "wrong", anything between "partial". It is None if `status` is "unscored"
     (the verifier was killed at its time or memory limit, or crashed); such a response counts in no mean and no loss.
     `extracted` is the answer found in the text, None if there was none. `reason` is why a response is unscored, else
-    "".
+    "". `parts` are the rewards of several reward functions, of which `reward` is the mean; empty with one function, and
+    if the response is unscored.
     """
 
     status: VerdictStatus
@@ -77,6 +78,7 @@ class Verdict:
     extracted: str | None
     seconds: float
     reason: str = ""
+    parts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Baselines, and the advantage of each response relative to one.
 
-Shapes: P problem, A agent, G response. Index k learns, j sampled.
+Shapes: P problem, A agent, G response of an agent to a problem, R response of one agent, F reward function. Index k
+learns, j sampled.
 """
 
 from __future__ import annotations
@@ -197,3 +198,25 @@ def whitened(reward_R: Tensor, num_tokens_R: Tensor, counts_R: Tensor, *, compar
     mean = (weight_R * reward_R).sum() / total.clamp(min=1)
     variance = (weight_R * (reward_R - mean) ** 2).sum() / (total - 1).clamp(min=1)
     return ((reward_R if compared_R is None else compared_R) - mean) * (variance + 1e-8).rsqrt()
+
+
+def decoupled(advantage_FR: Tensor, weight_F: Tensor, counts_R: Tensor) -> Tensor:
+    """Advantages of several reward functions, weighted, added, and normalised over a batch.
+
+        A = (a - mean a) / (std a + 1e-6),   a[i] = sum_f w[f] A_f[i];   0 where every A_f is 0
+
+    Args:
+        advantage_FR: A_f, of each function, normalised over its groups.
+        weight_F: w, >= 0.
+        counts_R: True where the response counts in mean and standard deviation (ddof 1).
+
+    Returns:
+        advantage_R, dimensionless.
+    Source: GDPO (2601.05242); TRL's `normalize_then_sum`.
+    """
+    added_R = weight_F @ advantage_FR
+    counted_N = added_R[counts_R]
+    if len(counted_N) < 2:
+        return torch.zeros_like(added_R)
+    advantage_R = (added_R - counted_N.mean()) / (counted_N.std() + EPSILON)
+    return torch.where((advantage_FR != 0.0).any(dim=0), advantage_R, 0.0)

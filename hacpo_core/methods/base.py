@@ -152,6 +152,7 @@ class ScoredStep:
         seed: the experiment's.
         max_response_tokens: `rollout.max_response_tokens`.
         shaped_R: shaped rewards from `Estimator.shape`, by agent.
+        reward_weights: of the reward functions, in the order of `Verdicts.parts_RF`; empty: equal weights.
     """
 
     step: int
@@ -160,6 +161,7 @@ class ScoredStep:
     seed: int
     max_response_tokens: int = 0
     shaped_R: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    reward_weights: tuple[float, ...] = ()
 
     @property
     def agents(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from hacpo_core.methods.builders.successes import PeerSuccesses
 from hacpo_core.methods.estimators.batch_normalised import BatchNormalised
 from hacpo_core.methods.estimators.calibrated import Calibrated
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
+from hacpo_core.methods.estimators.decoupled import Decoupled
 from hacpo_core.methods.estimators.difficulty import DifficultyWeighted
 from hacpo_core.methods.estimators.distilled import Distilled
 from hacpo_core.methods.estimators.groups import GroupEstimator
@@ -52,6 +53,7 @@ SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
         "group": GroupEstimator,
         "leave_one_out": LeaveOneOut,
         "batch_normalised": BatchNormalised,
+        "decoupled": Decoupled,
         "capability": CapabilityEstimator,
         "difficulty_weighted": DifficultyWeighted,
         "calibrated": Calibrated,

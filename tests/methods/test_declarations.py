@@ -164,6 +164,7 @@ DECLARED: dict[str, dict[str, object]] = {
         "estimate.name": "batch_normalised",
         "estimate.subtracts_group_mean": False,
     },
+    "gdpo": {**EVERY, **TOKEN, "shares_rollouts": False, "estimate.name": "decoupled"},
     "dapo": {
         **EVERY,
         **GROUP,

@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +44,7 @@ from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.sampling import sample_specs
-from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.records import Problem
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
 
@@ -293,7 +293,7 @@ class Agent:
             EngineError: their mean difference exceeds `engine.vllm.sync_tolerance`, or one exceeds `sync_bound`.
         """
         rollout, vllm = self.config.rollout, self.config.engine.vllm
-        limits = SamplingLimits(rollout.temperature, rollout.top_p, min(PROBE_TOKENS, rollout.max_response_tokens))
+        limits = replace(rollout.limits, max_tokens=min(PROBE_TOKENS, rollout.max_response_tokens))
         prompts = list(dict.fromkeys(prompts))[: math.ceil(vllm.sync_tokens / limits.max_tokens)]
         asked: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
         sampled: list[float] = []

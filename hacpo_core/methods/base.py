@@ -214,6 +214,14 @@ class Estimator(Seam):
         """
         return {}
 
+    def problem_with(self, *, num_samples: int) -> str | None:
+        """Why the fields do not fit `rollout.num_samples`, as "field: got ..., expected ..."; None if they fit.
+
+        Args:
+            num_samples: responses of an agent to a problem, according to the plan.
+        """
+        return None
+
     @property
     def has_teachers(self) -> bool:
         """Whether `teachers` may name any. If so, a step has a teach phase per agent."""

@@ -187,6 +187,8 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
 
 
 def _check_equality(config: ExperimentConfig) -> None:
+    if not config.verifier.reasoning_end:
+        raise ConfigError("verifier.reasoning_end: got an empty mark; set it to the closing one, such as </think>")
     if config.verifier.equality != "normalised":
         return
     styles = {

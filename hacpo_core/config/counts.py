@@ -24,6 +24,11 @@ def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
     return [*(chosen.during if is_during else []), *(chosen.final if step in (0, config.train.num_steps) else [])]
 
 
+def has_reference(config: ExperimentConfig) -> bool:
+    """Whether each agent keeps its initial model beside the trained one."""
+    return config.method.objective.kl_coef > 0 or config.method.estimate.extrapolation != 1
+
+
 def measures_cosine(config: ExperimentConfig) -> bool:
     """Whether some updates measure the cosine between the gradients of own and of other agents' responses."""
     return config.diagnostics.every > 0 and num_sources(config) > 1 and bool(config.method.build.mixes_sources)

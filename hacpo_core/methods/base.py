@@ -236,11 +236,17 @@ class Estimator(Seam):
         """
         return {}
 
+    @property
+    def extrapolation(self) -> float:
+        """Factor lambda of the teacher's difference from the learner's initial model; 1: that model is not asked."""
+        return 1.0
+
     def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
         """Term added to the advantage of each token.
 
         Args:
-            difference_N: log-probability under the teacher minus that under the learner's old policy, nats. If their
+            difference_N: log-probability under the teacher minus that under the learner's old policy, nats, plus
+                (`extrapolation` - 1) times the teacher's minus that under the learner's initial model. If the
                 tokenizers differ, it is per span of text that consists of whole tokens of both
                 (`hacpo_core.data.tokens.alignment`). nan where the teacher did not score the token.
         """

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import longest_sequence, planned_updates, total_updates
+from hacpo_core.config.counts import has_reference, longest_sequence, planned_updates, total_updates
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
@@ -116,7 +116,7 @@ class Agent:
         reference: PreTrainedModel | ScoringHead | None = None
         if engine.lora.rank > 0:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
-        if config.method.objective.kl_coef > 0:
+        if has_reference(config):
             has_own_base = engine.lora.rank > 0
             is_wide = engine.head_dtype == "float32"
             reference = base_head(self.model, is_wide=is_wide) if has_own_base else load(initial).requires_grad_(False)
@@ -236,11 +236,15 @@ class Agent:
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
         )
 
-    def score(self, responses: Responses) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
+    def score(self, responses: Responses, *, by_reference: bool = False) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under the current weights.
+
+        With `by_reference`, they are those under the initial weights, which `has_reference` keeps.
+        """
         torch.set_num_threads(num_threads(self.config))
         self.sampler.rest()  # the learner's passes need the memory
-        scored = self.learner.logprobs(TokenRows.of(list(responses.prompt_ids), responses.token_ids))
+        score = self.learner.reference_logprobs if by_reference else self.learner.logprobs
+        scored = score(TokenRows.of(list(responses.prompt_ids), responses.token_ids))
         self._release_unused()
         return scored
 

@@ -122,6 +122,7 @@ DECLARED: dict[str, dict[str, object]] = {
         **OWN_BASELINE,
         "estimate.name": "distilled",
         "estimate.teacher_weight": 1.0,
+        "estimate.extrapolation": 1.0,
         "estimate.centres": True,
         "estimate.max_difference": 10.0,
         "estimate.keeps_rewards": False,
@@ -224,6 +225,7 @@ DECLARED: dict[str, dict[str, object]] = {
     "naive": {**GSPO, "estimate.baseline": "pooled", "shares_rollouts": True},
     **{name: {**HACPO, **changes} for name, changes in ABLATIONS.items()},
 }
+DECLARED["exopd"] = {**DECLARED["distil"], "estimate.extrapolation": 1.25}
 
 
 @cache

@@ -122,6 +122,13 @@ class BaseLearner(ABC):
         """Log-probabilities (float32, nats) of the response tokens under the current weights, in order."""
         return self._scored(rows, _logprob)
 
+    def reference_logprobs(self, rows: TokenRows) -> Ragged:
+        """As `logprobs`, under the reference's weights, which every rank has whole."""
+        assert self._reference is not None, "a score by the reference needs one"
+        self.onload(optimizer=False)
+        with torch.no_grad():
+            return self._row_values(self._reference, rows, _logprob)
+
     def entropies(self, rows: TokenRows) -> Ragged:
         """Entropies (float32, nats) of the distributions that predict the response tokens, in order."""
         return self._scored(rows, _entropy)

@@ -62,7 +62,9 @@ OPTIONS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+    "option", ["entropy", "iterations", pytest.param("entropy of shared rows", marks=pytest.mark.soak)]
+)
 def test_option_of_an_update_is_killed_and_resumed_to_the_bit(
     option: str, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

@@ -116,7 +116,7 @@ def _choice_s(model: PreTrainedModel, rows: int) -> float:
     def draw() -> None:
         with torch.inference_mode():
             probability_BV = logits_BV.softmax(dim=1)
-            token_B = choose(probability_BV, uniform_B, top_p=1.0)
+            token_B = choose(probability_BV, uniform_B)
             probability_BV.gather(1, token_B[:, None]).log()
 
     return statistics.median(in_turn({"draw": draw}, rounds=10)["draw"])

@@ -105,7 +105,7 @@ def _estimate_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateC
             length, trained_each = past.sampled / past.rollouts, past.trained / past.rollouts
         else:
             length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
-            trained_each = length * num_sources(config)
+            trained_each = length * num_sources(config) * config.method.build.num_iterations
         own_sampled, own_trained = length * (rollouts_each + answers_each), trained_each * rollouts_each
         sampled, trained = sampled + own_sampled, trained + own_trained
         if past is not None:

@@ -64,6 +64,7 @@ def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
     """Cost of the run that was probed."""
     num_rows, engine = config.train.problems * num_samples(config), config.engine
     passes = PASSES_WITH_CHECKPOINTING if engine.gradient_checkpointing else PASSES
+    passes *= config.method.build.num_iterations
     agents = probe.agents
     sampling = {k: num_rows * own.mean_length / own.sampled_per_s for k, own in agents.items()}
     scoring = {

@@ -69,7 +69,8 @@ class Verdict:
     `reward` is in [0, 1]: 1 is "correct", 0 "wrong", anything between "partial". It is None if `status` is "unscored"
     (the verifier was killed at its time or memory limit, or crashed); such a response counts in no mean and no loss.
     `extracted` is the answer found in the text, None if there was none. `reason` is why a response is unscored, else
-    "".
+    "". `parts` are the rewards of several reward functions, of which `reward` is the mean; empty with one function, and
+    if the response is unscored.
     """
 
     status: VerdictStatus
@@ -77,6 +78,7 @@ class Verdict:
     extracted: str | None
     seconds: float
     reason: str = ""
+    parts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,29 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True)
 class SamplingLimits:
-    """temperature > 0 and top_p in (0, 1]; with `is_greedy`, the most likely token is taken and both are ignored."""
+    """How tokens are sampled from the policy, softmax(logits / temperature).
+
+    Attributes:
+        temperature: > 0.
+        top_p: in (0, 1]; of the tokens that `min_p` and `top_k` leave, the smallest set with this share of their
+            probability.
+        max_tokens: of the response.
+        is_greedy: take the most likely token and ignore all but `max_tokens`.
+        top_k: of the tokens that `min_p` leaves, the k likeliest; 0: all.
+        min_p: in [0, 1]; tokens at least this many times as likely as the likeliest.
+    """
 
     temperature: float
     top_p: float
     max_tokens: int
     is_greedy: bool = False
+    top_k: int = 0
+    min_p: float = 0.0
+
+    @property
+    def narrows(self) -> bool:
+        """Whether some tokens of the policy are never sampled."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Responses of one agent in one step, or in one shard of an evaluation, as columns.
 
-Shapes: R response.
+Shapes: R response, F reward function.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Verdicts:
         extracted: the answer found in the text, None if there was none.
         seconds_R: duration of the verification.
         reason: why a response is unscored, else "".
+        parts_RF: reward of each reward function; nan where unscored, None with one function.
     """
 
     status: tuple[str, ...]
@@ -40,21 +41,26 @@ class Verdicts:
     extracted: tuple[str | None, ...]
     seconds_R: NDArray[np.float64]
     reason: tuple[str, ...]
+    parts_RF: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         """Make the arrays read-only, because several phases share them."""
-        for column in (self.raw_reward_R, self.seconds_R):
-            column.setflags(write=False)
+        for column in (self.raw_reward_R, self.seconds_R, self.parts_RF):
+            if column is not None:
+                column.setflags(write=False)
 
     @classmethod
     def of(cls, verdicts: Sequence[Verdict]) -> Verdicts:
         """From one verdict per response."""
+        num_functions = max((len(v.parts) for v in verdicts), default=0)
+        parts = [v.parts or (math.nan,) * num_functions for v in verdicts]
         return cls(
             status=tuple(v.status for v in verdicts),
             raw_reward_R=np.array([v.reward for v in verdicts], dtype=np.float64),  # None becomes nan
             extracted=tuple(v.extracted for v in verdicts),
             seconds_R=np.array([v.seconds for v in verdicts], dtype=np.float64),
             reason=tuple(v.reason for v in verdicts),
+            parts_RF=np.array(parts, dtype=np.float64) if num_functions else None,
         )
 
     def __len__(self) -> int:
@@ -188,6 +194,8 @@ def _joined(columns: Sequence[Any]) -> Any:
     if isinstance(first, Ragged):
         return Ragged.joined(columns)
     if isinstance(first, Verdicts):
+        columns = [column for column in columns if len(column)] or columns[:1]  # those of no response have no parts
+        first = columns[0]
         parts = {f.name: _joined([getattr(column, f.name) for column in columns]) for f in fields(first)}
         return Verdicts(**parts)
     return np.concatenate(columns) if isinstance(first, np.ndarray) else first
@@ -218,16 +226,17 @@ def verdicts_as_arrow(responses: Responses) -> pyarrow.Table:
     """The verdicts, with the keys of their responses."""
     verdicts = responses.verdicts
     assert verdicts is not None, "verdicts exist after verification"
-    return pyarrow.table(
-        _keys(responses)
-        | {
-            "status": _strings(verdicts.status),
-            "raw_reward": pyarrow.array(verdicts.raw_reward_R, from_pandas=True),  # nan becomes null
-            "extracted": _strings(verdicts.extracted),
-            "seconds": verdicts.seconds_R,
-            "reason": _strings(verdicts.reason),
-        }
-    )
+    columns = _keys(responses) | {
+        "status": _strings(verdicts.status),
+        "raw_reward": pyarrow.array(verdicts.raw_reward_R, from_pandas=True),  # nan becomes null
+        "extracted": _strings(verdicts.extracted),
+        "seconds": verdicts.seconds_R,
+        "reason": _strings(verdicts.reason),
+    }
+    if verdicts.parts_RF is not None:
+        num_rows, num_functions = verdicts.parts_RF.shape
+        columns["parts"] = as_lists(Ragged.from_lengths(verdicts.parts_RF.ravel(), [num_functions] * num_rows))
+    return pyarrow.table(columns)
 
 
 def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
@@ -257,6 +266,7 @@ def verdicts_from_arrow(table: pyarrow.Table) -> Verdicts:
         extracted=tuple(table["extracted"].to_pylist()),
         seconds_R=table["seconds"].to_numpy(),
         reason=tuple(table["reason"].to_pylist()),
+        parts_RF=as_ragged(table["parts"]).value_N.reshape(len(table), -1) if "parts" in table.column_names else None,
     )
 
 

@@ -30,7 +30,7 @@ from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan
 from hacpo_core.placement.initial_model import InitialModel
-from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.records import Problem
 from tests.experiments_outcome import finish
 
 DATABASE = "prefect.db"
@@ -120,9 +120,8 @@ def write_small_pair(folder: Path) -> None:
 def specs_of(config: ExperimentConfig, problems: Sequence[Problem]) -> Sequence[SampleSpec]:
     """What the configuration's plan asks of an agent for these problems."""
     rollout = config.rollout
-    limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
     plan: SamplingPlan = config.method.plan
-    return plan.plan(PlanTask(1, "", problems, rollout.num_samples, limits, config.seed), {})[0]
+    return plan.plan(PlanTask(1, "", problems, rollout.num_samples, rollout.limits, config.seed), {})[0]
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:

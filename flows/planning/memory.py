@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import longest_sequence, measures_cosine, num_ranks
+from hacpo_core.config.counts import has_reference, longest_sequence, measures_cosine, num_ranks
 from hacpo_core.errors import CapacityError, ModelError
 
 if TYPE_CHECKING:
@@ -167,10 +167,10 @@ def agent_memory(
         sampler = width * total / engine.vllm.tensor_parallel_size + engine.vllm.kv_cache_gb * GIB
     else:
         sampler = engine.vllm.memory_share * gpu_gib * GIB
-    has_reference = config.method.objective.kl_coef > 0 and engine.lora.rank == 0
+    keeps_reference = has_reference(config) and engine.lora.rank == 0
     return AgentMemory(
         weights=weights / GIB,
-        reference=width * total / GIB if has_reference else 0.0,
+        reference=width * total / GIB if keeps_reference else 0.0,
         gradients=gradients / GIB,
         optimizer=optimizer / GIB,
         activations=activations / GIB,

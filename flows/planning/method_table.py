@@ -46,6 +46,25 @@ _OPTIONS = {
         "weak_driven: before step 1, an agent learns from worked solutions against an earlier checkpoint of itself.",
         "WMSS (2602.08222); docs/decisions.md#wmss-warm-up.",
     ),
+    "method.build.num_iterations": (
+        "Several passes over the mini-batches of a step; m of stepwise bounds counts on.",
+        "GRPO (2402.03300), TRL's num_iterations, verl's ppo_epochs; docs/decisions.md#iterations.",
+    ),
+    "method.objective.mask_truncated": (
+        "Responses cut at the token limit leave the loss and its denominators: all of them, or those with a positive "
+        "advantage.",
+        "DAPO's overlong filtering, TRL's mask_truncated_completions; docs/decisions.md#cut-responses.",
+    ),
+    "method.objective.entropy_coef": (
+        "Bonus for the mean entropy of the learner's own tokens; with entropy_target, its weight adapts so that the "
+        "entropy stays above a target.",
+        "verl's entropy_coeff, TRL's entropy_coef; Skywork-OR1 (2505.22312), adaptive entropy control; "
+        "docs/decisions.md#entropy.",
+    ),
+    "method.objective.top_entropy_share": (
+        "Only the own tokens with the highest entropy train, with objectives that have terms per token.",
+        "the 80/20 rule (2506.01939), TRL's top_entropy_quantile; docs/decisions.md#entropy.",
+    ),
     "method.objective.correction": (
         "Importance weights on own rows that correct for the difference between sampler and learner.",
         "truncated importance sampling, as in TRL and verl; docs/decisions.md#sampler-correction.",

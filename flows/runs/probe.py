@@ -32,7 +32,7 @@ from hacpo_core.methods.base import Estimate, SampleSpec, ScoredStep
 from hacpo_core.methods.checks import checked_estimate, checked_shape
 from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
-from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.records import Problem
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.seeds import generator
 
@@ -167,8 +167,9 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
 
 def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> _Sampled:
     rollout = experiment.config.rollout
-    limits = SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens)
-    specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(rollout.num_samples)]
+    specs = [
+        SampleSpec(problem, sample, rollout.limits) for problem in problems for sample in range(rollout.num_samples)
+    ]
 
     def score_few(placed: PlacedAgent) -> None:
         placed.score(placed.sample(specs[: rollout.num_samples], step=STEP, purpose="rollout"))

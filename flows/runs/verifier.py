@@ -28,6 +28,8 @@ def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:
         style=verifier.style,  # type: ignore[arg-type]
         equality=equality,  # type: ignore[arg-type]
         cache=verifier.cache,
+        reasoning_end="" if verifier.answer_after_reasoning == "none" else verifier.reasoning_end,
+        requires_reasoning=verifier.answer_after_reasoning == "required",
     )
 
 

@@ -201,6 +201,8 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
 
 
 def _check_equality(config: ExperimentConfig) -> None:
+    if not config.verifier.reasoning_end:
+        raise ConfigError("verifier.reasoning_end: got an empty mark; set it to the closing one, such as </think>")
     if config.verifier.equality != "normalised":
         return
     styles = {
@@ -276,6 +278,9 @@ def _check_plan(config: ExperimentConfig) -> None:
     problem = config.method.plan.problem_with(num_samples=config.rollout.num_samples)
     if problem:
         raise ConfigError(f"method.plan.{problem}; or change rollout.num_samples ({config.rollout.num_samples})")
+    problem = config.method.estimate.problem_with(num_samples=num_samples(config))
+    if problem:
+        raise ConfigError(f"method.estimate.{problem}; or raise rollout.num_samples ({config.rollout.num_samples})")
     if config.method.plan.changes_prompts and config.method.shares_rollouts:
         raise ConfigError(
             f"method.plan.name: got {config.method.plan.name} with method.shares_rollouts=true, but its prompts differ "

@@ -24,17 +24,26 @@ def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
     return [*(chosen.during if is_during else []), *(chosen.final if step in (0, config.train.num_steps) else [])]
 
 
+def has_reference(config: ExperimentConfig) -> bool:
+    """Whether each agent keeps its initial model beside the trained one."""
+    return config.method.objective.kl_coef > 0 or config.method.estimate.extrapolation != 1
+
+
 def measures_cosine(config: ExperimentConfig) -> bool:
     """Whether some updates measure the cosine between the gradients of own and of other agents' responses."""
     return config.diagnostics.every > 0 and num_sources(config) > 1 and bool(config.method.build.mixes_sources)
 
 
 def num_minibatches(config: ExperimentConfig) -> int:
-    """Planned updates of one learner per step: those of the first round of sampling, if no row is left out."""
-    sources = num_sources(config)
+    """Planned updates of one learner per step: those of the first round of sampling, if no row is left out.
+
+    With `method.build.num_iterations`, each mini-batch counts as often as it is trained on.
+    """
+    sources, build = num_sources(config), config.method.build
     num_rows = sources * config.train.problems * num_samples(config)
     samples = config.rollout.num_samples
-    return int(config.method.build.num_updates(num_rows=num_rows, num_samples=samples, num_sources=sources))
+    once = int(build.num_updates(num_rows=num_rows, num_samples=samples, num_sources=sources))
+    return once * int(build.num_iterations)
 
 
 def total_updates(config: ExperimentConfig) -> int:

@@ -25,10 +25,13 @@ def _check_vllm(config: ExperimentConfig) -> None:
     vllm, rollout = config.engine.vllm, config.rollout
     if config.engine.sampler != "vllm":
         return
-    if rollout.top_p < 1 and rollout.temperature != 1:
+    if rollout.limits.narrows and rollout.temperature != 1:
+        unset = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+        name = next(name for name, value in unset.items() if getattr(rollout, name) != value)
         raise ConfigError(
-            f"rollout.top_p: got {rollout.top_p} with rollout.temperature {rollout.temperature}, for which vLLM does "
-            "not report the policy's log-probabilities; set one of them to 1, or engine.sampler=transformers"
+            f"rollout.{name}: got {getattr(rollout, name)} with rollout.temperature {rollout.temperature}, for which "
+            f"vLLM does not report the policy's log-probabilities; set rollout.{name}={unset[name]:g}, "
+            "rollout.temperature=1 or engine.sampler=transformers"
         )
     if vllm.process == "own":
         return

@@ -244,6 +244,23 @@ class VerifierConfig:
     style: str = setting(
         "boxed", "which part of a response is its answer; equality: normalised requires boxed", choices=STYLES
     )
+    answer_after_reasoning: str = setting(
+        "none",
+        "whether an answer inside the reasoning block of a response counts, also in evaluations",
+        choices={
+            "none": "it does: marks of reasoning have no meaning",
+            "marked": "only text behind the last closing mark counts, and nothing behind an opening one; without marks "
+            "all of the text does",
+            "required": "as marked, but a response without a closing mark has no answer, as it must be if the chat "
+            "template opens the block in the prompt",
+        },
+        is_option=True,
+    )
+    reasoning_end: str = setting(
+        "</think>",
+        "mark that closes the reasoning; the opening one is the same without its slash",
+        inert=when(".answer_after_reasoning", "none"),
+    )
     num_workers: int = setting(2, "worker processes", at_least=1, at_most=1024, identity=False, inert=_starts_no_worker)
     timeout_s: float = setting(
         5.0,

@@ -16,6 +16,7 @@ from hacpo_core.config.agents import PairConfig
 from hacpo_core.config.engine import EngineConfig, PlacementConfig
 from hacpo_core.config.fields import setting, when
 from hacpo_core.config.problems import DataConfig, EvaluateConfig, RewardConfig, VerifierConfig
+from hacpo_core.records import SamplingLimits
 
 SEAMS = ("plan", "estimate", "build", "objective")
 """fields of `method` that hold the implementation of a seam"""
@@ -56,7 +57,11 @@ class RetokenizeConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """Sampling during training."""
+    """Sampling during training.
+
+    `min_p`, `top_k` and `top_p`, in this order, leave out unlikely tokens. Importance ratios use the probabilities
+    before that, for the learner's policy too. A repetition penalty is not offered: docs/decisions.md#narrowed-sampling.
+    """
 
     num_samples: int = setting(8, "G: responses per problem and agent", at_least=1, at_most=1e5)
     temperature: float = setting(
@@ -66,6 +71,16 @@ class RolloutConfig:
         at_most=1e3,
     )
     top_p: float = setting(1.0, "cumulative probability of nucleus sampling", above=0, at_most=1)
+    top_k: int = setting(
+        0, "number of likeliest tokens that may be sampled; 0: all", at_least=0, at_most=1e9, is_option=True
+    )
+    min_p: float = setting(
+        0.0,
+        "smallest probability that may be sampled, as a share of the likeliest token's",
+        at_least=0,
+        at_most=1,
+        is_option=True,
+    )
     max_prompt_tokens: int = setting(
         1024, "longest prompt; problems with longer ones are dropped and counted", unit="tokens", at_least=1
     )
@@ -76,6 +91,13 @@ class RolloutConfig:
         "its tokenizer, config.json and generation_config.json do",
     )
     batch_size: int = setting(256, "responses sampled concurrently", at_least=1)
+
+    @property
+    def limits(self) -> SamplingLimits:
+        """How responses are sampled."""
+        return SamplingLimits(
+            self.temperature, self.top_p, self.max_response_tokens, top_k=self.top_k, min_p=self.min_p
+        )
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ class Minibatch:
         sampler_logprobs: the sampler's log-probabilities of the same tokens, if the objective corrects; else empty.
         log_center_B: see `LossRows.log_center_B`; set by the learner.
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; `take` keeps it.
+        min_entropy: nats; own tokens of at least this entropy train, see `Objective.top_entropy_share`; None: all of
+            them; set by the learner.
     """
 
     keys: tuple[RowKey, ...]
@@ -57,6 +59,7 @@ class Minibatch:
     sampler_logprobs: Ragged
     log_center_B: NDArray[np.float64] | None = None
     num_own_tokens: int = 0
+    min_entropy: float | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -103,7 +106,8 @@ class Minibatch:
 class BatchCounts:
     """Counts of what the construction of mini-batches did to the responses.
 
-    `num_unscored` and `num_empty` count responses that were left out, own ones included. `num_truncated` counts
+    `num_unscored`, `num_empty` and `num_masked` count rows that were left out, own ones included; the last are those
+    that the objective masks (`mask_truncated`), None if it masks none. `num_truncated` counts
     cross-agent responses that were cut at the learner's limit. `num_control_dropped` counts control tokens that were
     removed: other agents' texts spelled them, and the learner's tokenizer cannot encode them as plain text.
     `length_drift_mean` is the mean of (learner tokens - source tokens) / source tokens over retokenised responses, 0 if
@@ -115,6 +119,7 @@ class BatchCounts:
     num_empty: int = 0
     length_drift_mean: float = 0.0
     num_control_dropped: int = 0
+    num_masked: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +170,12 @@ class RowReader:
 def learner_batch(
     reader: RowReader, batches: Sequence[Sequence[RowKey]], objective: Objective, *, max_response_tokens: int
 ) -> LearnerBatch:
-    """Build a learner's mini-batches. Unscored and empty responses are left out and counted.
+    """Build a learner's mini-batches. Unscored, empty and masked responses are left out and counted.
 
     Args:
         reader: source of the rows' data.
         batches: keys of each mini-batch's rows, in order.
-        objective: determines the row weights.
+        objective: determines the row weights and the masked rows.
         max_response_tokens: the constant of seq_mean_token_sum_norm.
 
     Raises:
@@ -181,6 +186,7 @@ def learner_batch(
         of_source.setdefault((key.step, key.agent), []).append(key)
     shared: list[SharedResponses] = []
     scored: set[RowKey] = set()
+    masked: set[RowKey] = set()
     parts: list[Minibatch] = []
     for (step, agent), keys in of_source.items():
         responses = reader.responses(step, agent)
@@ -191,7 +197,9 @@ def learner_batch(
         of_row = list(positions)
         own_keys = [of_row[row] for row in rows.tolist()]
         scored.update(own_keys)
-        parts.append(_rows(reader, responses, own_keys, rows, shared, corrects=objective.correction != "none"))
+        part, is_masked_B = _rows(reader, responses, own_keys, rows, shared, objective)
+        masked.update(itertools.compress(part.keys, is_masked_B.tolist()))
+        parts.append(part.take(np.flatnonzero(~is_masked_B)) if is_masked_B.any() else part)
     table = Minibatch.joined(parts)
     place = {key: row for row, key in enumerate(table.keys)}
     minibatches = [
@@ -199,13 +207,15 @@ def learner_batch(
         for batch in batches
     ]
     num_keys, num_scored = sum(map(len, batches)), sum(key in scored for batch in batches for key in batch)
+    num_masked = sum(key in masked for batch in batches for key in batch)
     drifts = np.concatenate([np.empty(0), *(part.length_drift_R for part in shared if not part.is_passed_through)])
     counts = BatchCounts(
         num_unscored=num_keys - num_scored,
         num_truncated=sum(int(part.is_truncated_R.sum()) for part in shared),
-        num_empty=num_scored - sum(map(len, minibatches)),
+        num_empty=num_scored - num_masked - sum(map(len, minibatches)),
         length_drift_mean=float(drifts.mean()) if len(drifts) else 0.0,
         num_control_dropped=sum(part.num_control_dropped for part in shared),
+        num_masked=None if objective.mask_truncated == "none" else num_masked,
     )
     return LearnerBatch(tuple(minibatches), counts)
 
@@ -216,17 +226,17 @@ def _rows(
     keys: Sequence[RowKey],
     rows: NDArray[np.int64],
     shared: list[SharedResponses],
-    *,
-    corrects: bool,
-) -> Minibatch:
-    """Some responses of one agent and step as rows of the learner, without weights; empty rows are left out.
+    objective: Objective,
+) -> tuple[Minibatch, NDArray[np.bool_]]:
+    """Some responses of one agent and step as rows of the learner, without weights, and which of them are masked.
 
-    Converted responses are appended to `shared`.
+    Empty rows are left out. Converted responses are appended to `shared`.
     """
     step, agent, num_rows = responses.step, responses.agent, len(rows)
     is_own = agent == reader.learner
     taken = responses if num_rows == len(responses) else responses.take(rows)
     old, nothing = taken.behaviour_logprobs, np.zeros(num_rows, np.int64)
+    is_cut_R = np.array([reason == "length" for reason in taken.finish_reason], dtype=bool)
     if reader.drops_eos:
         old = old.cut([len(without_eos(ids, reader.eos_ids[agent])) for ids in taken.token_ids])
     if is_own:
@@ -235,6 +245,7 @@ def _rows(
     else:
         shared.append(reader.retokenizers[agent].convert(taken))
         token_ids = shared[-1].token_ids
+        is_cut_R = is_cut_R | shared[-1].is_truncated_R
         prompts = [reader.prompt_ids(problem_id) for problem_id in taken.problem_id]
     added = Ragged.from_lengths(np.empty(0), nothing)
     if is_own and reader.token_advantages is not None:
@@ -242,7 +253,8 @@ def _rows(
     carried = reader.estimate(step).carried[reader.learner][agent]
     kept = np.flatnonzero((token_ids.lengths > 0) & (old.lengths > 0))
     old = old.take(kept)
-    return Minibatch(
+    corrects = is_own and objective.correction != "none"
+    part = Minibatch(
         keys=tuple(keys[row] for row in kept.tolist()),
         tokens=TokenRows.of([prompts[row] for row in kept.tolist()], token_ids.take(kept)),
         kind_B=np.full(len(kept), reader.kind(step, agent), dtype=np.int64),
@@ -253,8 +265,9 @@ def _rows(
         old_mean_logprob_B=old.means(),
         old_logprobs=old if is_own else old.cut(nothing[kept]),
         token_advantages=added.take(kept),
-        sampler_logprobs=taken.logprobs.take(kept).cut(old.lengths if is_own and corrects else nothing[kept]),
+        sampler_logprobs=taken.logprobs.take(kept).cut(old.lengths if corrects else nothing[kept]),
     )
+    return part, objective.masked_rows(is_cut_R[kept], part.advantage_B * part.weight_B)
 
 
 def _weighed(rows: Minibatch, objective: Objective, max_response_tokens: int) -> Minibatch:

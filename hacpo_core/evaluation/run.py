@@ -88,14 +88,22 @@ def _shards(num_problems: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_problems)) for first in range(0, num_problems, size)]
 
 
+_ASKED_LIMITS = ("temperature", "top_p", "max_tokens", "is_greedy")
+"""limits that an evaluation can set"""
+
+
 def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
     """Digest of problems, reference answers, sampling settings, limits and verification."""
     asked = [
         [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
         for problem in benchmark.problems
     ]
-    verification = [config.verifier.equality, _style(config, benchmark)]
-    return digest_of([asked, asdict(_limits(config, benchmark.config)), benchmark.config.num_samples, verification])
+    verifier = config.verifier
+    verification = [verifier.equality, _style(config, benchmark)]
+    if verifier.answer_after_reasoning != "none":  # without, digests are those of evaluations before there was a choice
+        verification += [verifier.answer_after_reasoning, verifier.reasoning_end]
+    limits = {name: value for name, value in asdict(_limits(config, benchmark.config)).items() if name in _ASKED_LIMITS}
+    return digest_of([asked, limits, benchmark.config.num_samples, verification])
 
 
 def _limits(config: ExperimentConfig, benchmark: BenchmarkConfig) -> SamplingLimits:

@@ -152,6 +152,7 @@ class ScoredStep:
         seed: the experiment's.
         max_response_tokens: `rollout.max_response_tokens`.
         shaped_R: shaped rewards from `Estimator.shape`, by agent.
+        reward_weights: of the reward functions, in the order of `Verdicts.parts_RF`; empty: equal weights.
     """
 
     step: int
@@ -160,6 +161,7 @@ class ScoredStep:
     seed: int
     max_response_tokens: int = 0
     shaped_R: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    reward_weights: tuple[float, ...] = ()
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -212,6 +214,14 @@ class Estimator(Seam):
         """
         return {}
 
+    def problem_with(self, *, num_samples: int) -> str | None:
+        """Why the fields do not fit `rollout.num_samples`, as "field: got ..., expected ..."; None if they fit.
+
+        Args:
+            num_samples: responses of an agent to a problem, according to the plan.
+        """
+        return None
+
     @property
     def has_teachers(self) -> bool:
         """Whether `teachers` may name any. If so, a step has a teach phase per agent."""
@@ -226,11 +236,17 @@ class Estimator(Seam):
         """
         return {}
 
+    @property
+    def extrapolation(self) -> float:
+        """Factor lambda of the teacher's difference from the learner's initial model; 1: that model is not asked."""
+        return 1.0
+
     def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
         """Term added to the advantage of each token.
 
         Args:
-            difference_N: log-probability under the teacher minus that under the learner's old policy, nats. If their
+            difference_N: log-probability under the teacher minus that under the learner's old policy, nats, plus
+                (`extrapolation` - 1) times the teacher's minus that under the learner's initial model. If the
                 tokenizers differ, it is per span of text that consists of whole tokens of both
                 (`hacpo_core.data.tokens.alignment`). nan where the teacher did not score the token.
         """
@@ -278,7 +294,22 @@ class History:
 
 @dataclass(frozen=True)
 class Builder(Seam):
-    """Which rows a learner trains on, and in which order. The caller removes and counts unscored rows."""
+    """Which rows a learner trains on, and in which order.
+
+    The caller removes and counts unscored rows, and those that the objective masks (`mask_truncated`). It trains
+    `num_iterations` times on what is left.
+
+    Source of iterations: GRPO (2402.03300), mu; TRL's `num_iterations`, verl's `ppo_epochs`.
+    """
+
+    num_iterations: int = setting(
+        1,
+        "times that a step's mini-batches are trained on, always in the same order, with the old log-probabilities of "
+        "before the first update; m of stepwise bounds counts on",
+        at_least=1,
+        at_most=1000,
+        is_option=True,
+    )
 
     @property
     def takes_old_rows(self) -> bool:
@@ -297,7 +328,7 @@ class Builder(Seam):
 
     @abstractmethod
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
-        """Mini-batches per step, for the learning rate schedule and for sizing a run in advance.
+        """Mini-batches per step (each once), for the learning rate schedule and for sizing a run in advance.
 
         Args:
             num_rows: responses of all sources in a step, according to the plan's `samples_per_problem`.
@@ -355,6 +386,7 @@ class LossRows:
         correction_BT: weight of each token, see `Objective.correction`; 1 on foreign rows, None without a correction.
         log_center_B: what `Objective.log_centers` gave for the row's source, nats per token; 0 on own rows, None if the
             objective gives nothing.
+        trains_BT: True on the tokens whose terms count, see `Objective.top_entropy_share`; None: all of them.
     """
 
     mask_BT: Tensor
@@ -367,6 +399,7 @@ class LossRows:
     token_advantage_BT: Tensor | None = None
     correction_BT: Tensor | None = None
     log_center_B: Tensor | None = None
+    trains_BT: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a wrong shape, which would otherwise be broadcast silently."""
@@ -452,9 +485,11 @@ class Surrogate:
 class Objective(Seam):
     """What an update maximises.
 
-    J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference),   no KL on foreign rows
+    J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference) + entropy_coef * H,
+    no KL on foreign rows, H the mean entropy (nats) over the tokens of the mini-batch's own rows
 
     With `kl_aggregation: own_tokens`, the KL term is kl_coef * the mean over the tokens of the mini-batch's own rows.
+    With `top_entropy_share` below 1, only terms of own tokens with the highest entropy count; denominators stay.
     """
 
     kl_coef: float = setting(
@@ -482,6 +517,59 @@ class Objective(Seam):
         inert=when("method.objective.kl_coef", 0),
     )
 
+    entropy_coef: float = setting(
+        0.0,
+        "weight of the mean entropy over the tokens of own rows, which is added to the objective; with entropy_target, "
+        "the weight before the first update",
+        at_least=0,
+        at_most=1e6,
+        is_option=True,
+    )
+    entropy_target: float | None = setting(
+        None,
+        "entropy to hold: the weight rises by entropy_step after an update whose entropy is at most this, falls after "
+        "any other, and is 0 while the entropy is above it; null: a constant weight",
+        unit="nats",
+        at_least=0,
+        at_most=100,
+        is_option=True,
+    )
+    entropy_step: float = setting(
+        0.005,
+        "change of the entropy bonus's weight after an update",
+        at_least=0,
+        at_most=1e6,
+        inert=when("method.objective.entropy_target", None),
+    )
+    max_entropy_coef: float = setting(
+        1.0,
+        "largest weight of the entropy bonus",
+        at_least=0,
+        at_most=1e6,
+        inert=when("method.objective.entropy_target", None),
+    )
+    top_entropy_share: float = setting(
+        1.0,
+        "share of a mini-batch's own tokens that train: those with the highest entropy; 1: all. It needs one more "
+        "forward pass per update",
+        above=0,
+        at_most=1,
+        is_option=True,
+        inert=lambda objective, _: None if objective.weighs_tokens else f"{objective.name} has no terms per token",
+    )
+
+    mask_truncated: str = setting(
+        "none",
+        "which rows that were cut at a token limit, by the sampler or in the learner's tokens, leave the loss and its "
+        "denominators",
+        choices={
+            "none": "no row",
+            "all": "every cut row (TRL's mask_truncated_completions, DAPO's overlong filtering)",
+            "positive": "cut rows with a positive advantage, so that nothing rewards an answer without its end",
+        },
+        is_option=True,
+    )
+
     correction: str = setting(
         "none",
         "importance weights on own rows that correct for the difference between sampler and learner",
@@ -503,8 +591,18 @@ class Objective(Seam):
 
     @property
     def weighs_tokens(self) -> bool:
-        """Whether it uses per-token inputs: `token_advantage_BT`, and `correction_BT` at token level."""
+        """Whether it uses per-token inputs: `token_advantage_BT`, `trains_BT`, and `correction_BT` at token level."""
         return False
+
+    @property
+    def selects_tokens(self) -> bool:
+        """Whether only the tokens with the highest entropy train."""
+        return self.weighs_tokens and self.top_entropy_share < 1
+
+    @property
+    def has_entropy_bonus(self) -> bool:
+        """Whether any update may add the entropy of own rows, so that all of them are passed through the model."""
+        return self.entropy_coef > 0 or self.entropy_target is not None
 
     @property
     def is_token_level(self) -> bool:
@@ -556,6 +654,19 @@ class Objective(Seam):
             weight_B, float64.
         """
         return algo.objectives.sequence_weights(self.groups(source_B))
+
+    def masked_rows(self, is_cut_R: NDArray[np.bool_], advantage_R: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """True for rows that leave the loss and its denominators, see `mask_truncated`.
+
+        Args:
+            is_cut_R: True where the row's text has no end.
+            advantage_R: advantage times weight, for this learner.
+
+        Source: DAPO (2503.14476), overlong filtering; TRL (all). Ours: positive.
+        """
+        if self.mask_truncated == "none":
+            return np.zeros(len(is_cut_R), bool)
+        return is_cut_R if self.mask_truncated == "all" else is_cut_R & (advantage_R > 0)
 
     def correction_weights(self, learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """Weight of each token that corrects for the difference between sampler and learner; 0 outside the mask."""

@@ -76,8 +76,9 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
             )
         if replace(limits, max_tokens=task.limits.max_tokens) != task.limits:
             raise MethodError(
-                f"{owner}: got {limits} for {spec.problem.id!r}, expected the temperature and top_p of rollout, with "
-                "which the trained policy samples; change max_tokens alone: replace(task.limits, max_tokens=...)"
+                f"{owner}: got {limits} for {spec.problem.id!r}, expected the temperature, top_p, top_k and min_p of "
+                "rollout, with which the trained policy samples; change max_tokens alone: replace(task.limits, "
+                "max_tokens=...)"
             )
         if limits.max_tokens > task.limits.max_tokens:
             raise MethodError(

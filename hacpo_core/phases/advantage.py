@@ -39,4 +39,5 @@ def scored_step(experiment: Experiment, step: int, problems: Sequence[Problem]) 
         responses={agent: experiment.ledger.verdicts(step, agent).responses for agent in experiment.agents},
         seed=experiment.config.seed,
         max_response_tokens=experiment.config.rollout.max_response_tokens,
+        reward_weights=tuple(experiment.config.reward.weights or ()),
     )

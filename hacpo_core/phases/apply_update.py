@@ -27,7 +27,7 @@ def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None
         ReplayError: the update was committed before and gives other weights now, and `checkpoint.accept_divergence` is
             off.
     """
-    agent = placed.name
+    agent, num_iterations = placed.name, experiment.method.build.num_iterations
     with experiment.stopwatch(agent) as watch:
         batch, after = _build(experiment, step, agent)
         applied = placed.update(
@@ -36,12 +36,13 @@ def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None
             version=step,
             measures_cosine=measures_cosine(experiment.config) and step % experiment.config.diagnostics.every == 0,
             recomputes_own=experiment.ledger.rollouts(step, agent).recomputes_own,
+            num_iterations=num_iterations,
             objective_state=experiment.state_before(step, f"objective.{agent}"),
         )
     if experiment.ledger.has(step, f"update.{agent}"):
         _judge_replay(experiment, step, agent, applied.trace)
         return
-    rows = row_table(batch.minibatches, applied.outcome.rows)
+    rows = row_table(batch.minibatches * num_iterations, applied.outcome.rows)
     outcome, objective = applied.outcome, experiment.method.objective
     record = UpdateRecord(
         minibatches=outcome.minibatches,

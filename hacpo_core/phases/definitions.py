@@ -47,8 +47,13 @@ DEFINITIONS: Mapping[str, str] = {
     "text/num_control_dropped": "control tokens spelled out in other agents' texts that the learner cannot encode as "
     "plain text",
     "update/num_unscored": "rows left out because they have no verdict",
+    "update/entropy_coef": "weight of the entropy bonus, mean over the step's updates; only with a bonus",
+    "objective/high_entropy_share": "share of a row's tokens whose terms count, mean over rows; only with "
+    "top_entropy_share",
+    "update/masked_share": "share of the mini-batches' rows that left the loss and its denominators because they were "
+    "cut at a token limit (mask_truncated)",
     "teacher/difference_mean": "mean log-probability of the agent's tokens under its teacher minus that under itself, "
-    "in nats; per aligned span of text where the tokenizers differ",
+    "in nats; per aligned span of text where the tokenizers differ; with extrapolation, the extrapolated difference",
     "time/teach_s": "wall-clock seconds in which the agent's teacher scored",
     "gpu/teach_s": "GPU-seconds in which the agent's teacher scored",
     "correction/weight_mean": "mean weight that corrects own rows for the difference between sampler and learner",

@@ -87,6 +87,12 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         **_row_metrics("old", rows, rows["kind"] == RowKind.OLD),
         **_row_metrics("cross", rows, is_foreign),
     }
+    coefficients = [m.entropy_coef for m in minibatches if m.entropy_coef is not None]
+    if coefficients:
+        values["update/entropy_coef"] = float(np.mean(coefficients))
+    if counts.num_masked is not None:
+        num_taken = num_rows + counts.num_masked
+        values["update/masked_share"] = counts.num_masked / num_taken if num_taken else 0.0
     if len(ledger.agents) > 2:
         for other in ledger.agents:
             values |= _row_metrics(f"from_{other}", rows, is_foreign & (rows["agent"] == other))

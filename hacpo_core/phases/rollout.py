@@ -17,7 +17,7 @@ from hacpo_core.methods.base import PlanTask, SampleSpec
 from hacpo_core.methods.checks import checked_specs
 from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
-from hacpo_core.records import PhaseCost, Problem, SamplingLimits
+from hacpo_core.records import PhaseCost, Problem
 from hacpo_core.responses import Responses
 from hacpo_core.store.ledger import SampledBatch
 from hacpo_core.store.steps import phase_name
@@ -111,7 +111,7 @@ def _plan(
         agent=agent,
         problems=problems,
         num_samples=rollout.num_samples,
-        limits=SamplingLimits(rollout.temperature, rollout.top_p, rollout.max_response_tokens),
+        limits=rollout.limits,
         seed=experiment.config.seed,
         round=round,
         verified={name: ledger.verdicts(step, name, rounds=round).responses for name in experiment.agents}

@@ -26,6 +26,8 @@ from hacpo_core.store.ledger import TaughtBatch
 def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Problem]) -> None:
     """Commit, for each token of an agent, its log-probability under the teacher minus that under the agent.
 
+        lambda log pi_teacher - (lambda - 1) log pi_initial - log pi_old,   lambda: `Estimator.extrapolation`
+
     An agent without a teacher commits an empty record.
 
     Raises:
@@ -42,14 +44,20 @@ def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Prob
         nothing = Ragged.from_lengths(np.empty(0), np.zeros(len(own), np.int64))
         experiment.ledger.save_taught(step, agent, TaughtBatch(None, nothing, PhaseCost(0.0)))
         return
+    factor = experiment.method.estimate.extrapolation
     with experiment.stopwatch(teacher) as watch:
+        compared = own.behaviour_logprobs
+        if factor != 1:
+            initial = with_agent(experiment, agent, step - 1, lambda placed: placed.score(own, by_reference=True))
+            compared = Ragged(compared.value_N + (factor - 1) * initial.value_N.astype(np.float64), compared.edge)
         shared = _in_teachers_tokens(experiment, own, teacher)
         seen = np.flatnonzero((shared.token_ids.lengths > 0) & ~shared.is_truncated_R)
         scores: Sequence[NDArray[np.float32]] = []
         if len(seen):
             asked = _as_asked(experiment, own, teacher, shared).take(seen)
             scores = list(with_agent(experiment, teacher, step - 1, lambda placed: placed.score(asked)))
-        difference = _differences(experiment, own, teacher, shared, dict(zip(seen.tolist(), scores, strict=True)))
+        scaled = {row: factor * each.astype(np.float64) for row, each in zip(seen.tolist(), scores, strict=True)}
+        difference = _differences(experiment, replace(own, old_logprobs=compared), teacher, shared, scaled)
     experiment.ledger.save_taught(step, agent, TaughtBatch(teacher, difference, watch.cost()))
 
 
@@ -73,15 +81,23 @@ def _differences(
     own: Responses,
     teacher: str,
     shared: SharedResponses,
-    scores: Mapping[int, NDArray[np.float32]],
+    scores: Mapping[int, NDArray[np.float64]],
 ) -> Ragged:
-    """Teacher's minus own log-probability of each token; nan where the teacher did not score it."""
+    """Teacher's minus own log-probability of each token; nan where the teacher did not score it.
+
+    Args:
+        experiment: whose tokenizers these are.
+        own: the responses, with what is subtracted as old log-probabilities.
+        teacher: its name.
+        shared: the responses in its tokens.
+        scores: log-probabilities of these tokens by response.
+    """
     learner, other = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
     aligner = Aligner(learner.tokenizer, other.tokenizer, own_eos=learner.eos_ids, other_eos=other.eos_ids)
     differences = []
     for row, (ids, logprobs) in enumerate(zip(own.token_ids, own.behaviour_logprobs, strict=True)):
         own_N, difference_N = logprobs.astype(np.float64), np.full(len(ids), np.nan)
-        other_M = scores[row].astype(np.float64) if row in scores else np.empty(0)
+        other_M = scores[row] if row in scores else np.empty(0)
         if shared.is_passed_through:
             difference_N[: len(other_M)] = other_M - own_N[: len(other_M)]
         elif row in scores:

@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import longest_sequence, planned_updates, total_updates
+from hacpo_core.config.counts import has_reference, longest_sequence, planned_updates, total_updates
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
@@ -44,7 +44,7 @@ from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.sampling import sample_specs
-from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.records import Problem
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
 
@@ -116,7 +116,7 @@ class Agent:
         reference: PreTrainedModel | ScoringHead | None = None
         if engine.lora.rank > 0:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
-        if config.method.objective.kl_coef > 0:
+        if has_reference(config):
             has_own_base = engine.lora.rank > 0
             is_wide = engine.head_dtype == "float32"
             reference = base_head(self.model, is_wide=is_wide) if has_own_base else load(initial).requires_grad_(False)
@@ -236,11 +236,15 @@ class Agent:
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
         )
 
-    def score(self, responses: Responses) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
+    def score(self, responses: Responses, *, by_reference: bool = False) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under the current weights.
+
+        With `by_reference`, they are those under the initial weights, which `has_reference` keeps.
+        """
         torch.set_num_threads(num_threads(self.config))
         self.sampler.rest()  # the learner's passes need the memory
-        scored = self.learner.logprobs(TokenRows.of(list(responses.prompt_ids), responses.token_ids))
+        score = self.learner.reference_logprobs if by_reference else self.learner.logprobs
+        scored = score(TokenRows.of(list(responses.prompt_ids), responses.token_ids))
         self._release_unused()
         return scored
 
@@ -252,9 +256,10 @@ class Agent:
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`.
+        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`.
 
         See `BaseLearner.update`.
         """
@@ -268,6 +273,7 @@ class Agent:
             planned=planned_updates(self.config, version),
             measures_cosine=measures_cosine,
             recomputes_own=recomputes_own,
+            num_iterations=num_iterations,
             objective_state=objective_state,
         )
         self.version, self.is_dirty = version, False
@@ -291,7 +297,7 @@ class Agent:
             EngineError: their mean difference exceeds `engine.vllm.sync_tolerance`, or one exceeds `sync_bound`.
         """
         rollout, vllm = self.config.rollout, self.config.engine.vllm
-        limits = SamplingLimits(rollout.temperature, rollout.top_p, min(PROBE_TOKENS, rollout.max_response_tokens))
+        limits = replace(rollout.limits, max_tokens=min(PROBE_TOKENS, rollout.max_response_tokens))
         prompts = list(dict.fromkeys(prompts))[: math.ceil(vllm.sync_tokens / limits.max_tokens)]
         asked: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
         sampled: list[float] = []

@@ -40,8 +40,8 @@ class PlacedAgent(Protocol):
     def sample(self, specs: Sequence[SampleSpec], *, step: int, purpose: Purpose) -> Responses:
         """Sample a response for each spec, in their order."""
 
-    def score(self, responses: Responses) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
+    def score(self, responses: Responses, *, by_reference: bool = False) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under current or initial weights."""
 
     def update(
         self,
@@ -51,9 +51,10 @@ class PlacedAgent(Protocol):
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
+        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`."""
 
     def rest(self) -> None:
         """Release device memory for other agents until the next call."""

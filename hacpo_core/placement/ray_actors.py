@@ -101,9 +101,9 @@ class Rank:
         share = share_of(specs, self._rank, self._ranks)
         return self._at(version).sample(share, step=step, purpose=purpose, problems=distinct_problems(specs))
 
-    def score(self, version: int, responses: Responses) -> Ragged | None:
+    def score(self, version: int, responses: Responses, by_reference: bool) -> Ragged | None:
         """The training engine's log-probabilities; only rank 0 returns them."""
-        scored = self._at(version).score(responses)
+        scored = self._at(version).score(responses, by_reference=by_reference)
         return scored if self._rank == 0 else None
 
     def update(
@@ -156,9 +156,9 @@ class RemoteAgent:
         order = [place[RowKey(step, self.name, spec.problem.id, spec.sample)] for spec in specs]
         return shares if order == sorted(order) else shares.take(order)
 
-    def score(self, responses: Responses) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
-        scored: Ragged = self._call("score", responses)[0]
+    def score(self, responses: Responses, *, by_reference: bool = False) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under current or initial weights."""
+        scored: Ragged = self._call("score", responses, by_reference)[0]
         return scored
 
     def update(
@@ -169,13 +169,15 @@ class RemoteAgent:
         version: int,
         measures_cosine: bool,
         recomputes_own: bool,
+        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch, in order; afterwards, the weights are of `version`."""
+        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`."""
         options = {
             "version": version,
             "measures_cosine": measures_cosine,
             "recomputes_own": recomputes_own,
+            "num_iterations": num_iterations,
             "objective_state": objective_state,
         }
         self.is_dirty = True

@@ -98,7 +98,12 @@ class UpdateRecord:
 
 
 def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, NDArray[Any]]:
-    """An update's measurements of its rows, with their keys; see `UpdateRecord`."""
+    """An update's measurements of its rows, with their keys; see `UpdateRecord`.
+
+    Args:
+        minibatches: one per update, so that with several iterations each is listed as often as it was trained on.
+        seen: what the updates measured.
+    """
     first_M = np.cumsum([0, *map(len, minibatches)])
     place_B = first_M[seen.update_B] + seen.row_B
 

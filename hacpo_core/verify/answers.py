@@ -87,6 +87,21 @@ def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
     return last_boxed(tail) or _announced_expression(tail) or _last_expression(tail)
 
 
+def after_reasoning(text: str, *, end: str, is_required: bool) -> str:
+    """The part of a response in which its answer can be: behind the reasoning, and before any that begins anew.
+
+    Args:
+        text: a response.
+        end: mark that closes the reasoning, such as </think>; the opening mark is the same without the slash.
+        is_required: a response without `end` has no such part.
+    """
+    _, closing, tail = text.rpartition(end)
+    if is_required and not closing:
+        return ""
+    opening = end.replace("/", "", 1)
+    return tail if opening == end else tail.partition(opening)[0]
+
+
 def normalise(answer: str) -> str:
     """The answer without dollar signs, repeated spaces, and layout commands and full stops at its end.
 

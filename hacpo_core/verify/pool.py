@@ -25,7 +25,14 @@ from typing import Literal, Self
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.records import Gold, Verdict, VerdictStatus
-from hacpo_core.verify.answers import MAX_ANSWER_CHARS, UNREADABLE, AnswerStyle, extract_answer, normalise
+from hacpo_core.verify.answers import (
+    MAX_ANSWER_CHARS,
+    UNREADABLE,
+    AnswerStyle,
+    after_reasoning,
+    extract_answer,
+    normalise,
+)
 from hacpo_core.verify.cache import DecisionCache, Pair
 from hacpo_core.verify.normalised import boxed_answer, normal_form
 from hacpo_core.verify.process import Reply, Worker
@@ -56,6 +63,8 @@ class VerifierPool:
         style: AnswerStyle,
         equality: Equality = "math_verify",
         cache: bool = True,
+        reasoning_end: str = "",
+        requires_reasoning: bool = False,
     ) -> None:
         """
         Args:
@@ -65,6 +74,8 @@ class VerifierPool:
             style: how to extract the answer from a response.
             equality: "math_verify": algebra; "normalised": compare the last \\boxed{} as text, for any style.
             cache: cache the last CACHE_ENTRIES verdicts between calls.
+            reasoning_end: only text behind this mark can hold an answer, see `after_reasoning`; "": any text.
+            requires_reasoning: whether a response without the mark has no answer.
 
         Raises:
             ValueError: a number is not positive.
@@ -76,6 +87,7 @@ class VerifierPool:
         self._timeout_s = timeout_s
         self._style = style
         self._equality = equality
+        self._reasoning_end, self._requires_reasoning = reasoning_end, requires_reasoning
         self._cache = DecisionCache(num_entries=CACHE_ENTRIES if cache else 0)
         self._workers = [_worker(memory_mb=memory_mb) for _ in range(num_workers)]
         self._lock = threading.Lock()
@@ -97,9 +109,16 @@ class VerifierPool:
             ValueError: texts and golds differ in number.
             VerificationError: no worker can start, or the pool is closed. A bad answer raises nothing.
         """
+        if self._reasoning_end:
+            end, is_required = self._reasoning_end, self._requires_reasoning
+            texts = [after_reasoning(text, end=end, is_required=is_required) for text in texts]
+        return self._judged(texts, golds, style or self._style)
+
+    def _judged(self, texts: Sequence[str], golds: Sequence[Gold | str], style: AnswerStyle) -> list[Verdict]:
+        """Verdicts on texts without reasoning."""
         if self._equality == "normalised":
             return [_verdict_of_text(text, gold) for text, gold in zip(texts, golds, strict=True)]
-        candidates = [extract_answer(text, style=style or self._style) for text in texts]
+        candidates = [extract_answer(text, style=style) for text in texts]
         pairs = [
             None if candidate is None else _pair(candidate, gold)
             for candidate, gold in zip(candidates, golds, strict=True)
@@ -126,7 +145,7 @@ class VerifierPool:
         different = dict.fromkeys(gold for gold in golds if not _WHOLE_NUMBER.fullmatch(gold))
         if not different:
             return []
-        answered = self.verify([f"not {gold}" for gold in different], list(different), style="plain")
+        answered = self._judged([f"not {gold}" for gold in different], list(different), "plain")
         verdicts = zip(different, answered, strict=True)
         return [gold for gold, verdict in verdicts if verdict.status == "unscored"]
 

@@ -161,7 +161,7 @@ class Rewards:
             return Verdict("unscored", None, extracted, seconds, reason)
         total = sum(weight * reward for weight, reward in zip(self._weights, scored, strict=True))
         reward = min(1.0, total / sum(self._weights))
-        return Verdict(status_of(reward), reward, extracted, seconds)
+        return Verdict(status_of(reward), reward, extracted, seconds, parts=tuple(scored))
 
     def close(self) -> None:
         """Close all functions."""

@@ -6,8 +6,16 @@ import dataclasses
 
 import pytest
 
+from flows.planning.compose import compose
 from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig, VllmConfig
-from hacpo_core.config.counts import num_processes, occupied_gpus, shared_out
+from hacpo_core.config.counts import (
+    num_minibatches,
+    num_processes,
+    occupied_gpus,
+    planned_updates,
+    shared_out,
+    total_updates,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,3 +55,10 @@ def test_gpus_are_held_for_all_agents_that_do_not_take_turns(
     engine = EngineConfig(device=device, sampler="vllm", vllm=VllmConfig("own", tensor_parallel_size=2))
     config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=engine, placement=placement)
     assert (num_processes(config), occupied_gpus(config)) == (processes, gpus * processes)
+
+
+def test_iterations_multiply_the_planned_updates() -> None:
+    once, twice = (compose("tiny", "hacpo", overrides=words) for words in ((), ("method.build.num_iterations=3",)))
+    assert num_minibatches(twice) == 3 * num_minibatches(once)
+    assert total_updates(twice) == 3 * total_updates(once)
+    assert planned_updates(twice, 2) == range(num_minibatches(twice), 2 * num_minibatches(twice))

@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.batches import BatchCounts, LearnerBatch, Minibatch, RowReader, learner_batch
 from hacpo_core.data.tokens.retokenize import EosRule, Retokenizer, decode_response
-from hacpo_core.methods.base import Carried, Estimate, RowKind
+from hacpo_core.methods.base import Carried, Estimate, Objective, RowKind
 from hacpo_core.methods.objectives.cross_clip import CrossClip
+from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.records import RowKey
 from tests import tokenizers_zoo as zoo
 from tests.rollouts import Rollout, responses_of
@@ -82,6 +83,7 @@ def batch_of(
     eos: EosRule = "keep",
     max_response_tokens: int = 99,
     num_minibatches: int = 1,
+    objective: Objective | None = None,
 ) -> LearnerBatch:
     """Batch of a learner of two agents, "0" and "1", every source shared."""
     other = 1 - learner
@@ -102,7 +104,7 @@ def batch_of(
         drops_eos=eos == "drop",
     )
     keys = [[RowKey(1, str(j), str(p), i) for j, p, i in piece] for piece in slots(learner, other, num_minibatches)]
-    return learner_batch(reader, keys, CrossClip(), max_response_tokens=max_response_tokens)
+    return learner_batch(reader, keys, objective or CrossClip(), max_response_tokens=max_response_tokens)
 
 
 def slots(learner: int, other: int, num_minibatches: int) -> list[list[tuple[int, int, int]]]:
@@ -239,6 +241,54 @@ def test_unscored_responses_are_left_out_and_counted() -> None:
     assert batch.counts.num_unscored == 2
     (minibatch,) = batch.minibatches
     assert minibatch.row_weight_B.tolist() == pytest.approx([1 / 3] * 6), "means are over the three rows of each source"
+
+
+def with_cut_rows(names: Sequence[str]) -> list[list[Rollout]]:
+    """Own responses 0 and 1 and the partner's response 3 are cut; the advantages of the own ones are 0 and 1."""
+    rollouts = rollouts_of(names)
+    for j, i in ((0, 0), (0, 1), (1, 3)):
+        rollouts[j][i] = rollout(names[j], TEXTS[j][i], i, finish_reason="length", offset=-j)
+    return rollouts
+
+
+def test_cut_rows_leave_the_loss_and_its_denominators() -> None:
+    names = ("byte_level", "character")
+    rollouts = with_cut_rows(names)
+    assert len(rows_of(batch_of(rollouts, names))) == 8
+    batch = batch_of(rollouts, names, objective=CrossClip(mask_truncated="all"))
+    assert set(rows_of(batch)) == {(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1), (1, 1, 0)}
+    assert (batch.counts.num_masked, batch.counts.num_empty, batch.counts.num_unscored) == (3, 0, 0)
+    (minibatch,) = batch.minibatches
+    assert minibatch.row_weight_B.tolist() == pytest.approx([1 / 2] * 2 + [1 / 3] * 3), "rows left of each source"
+    own_lengths = minibatch.tokens.responses.lengths[:2]
+    assert minibatch.num_own_tokens == own_lengths.sum()
+    of_tokens = batch_of(rollouts, names, objective=TokenClip(mask_truncated="all")).minibatches[0]
+    assert of_tokens.row_weight_B[:2].tolist() == pytest.approx([1 / own_lengths.sum()] * 2)
+
+
+def test_only_cut_rows_with_a_positive_advantage_are_masked_if_so_configured() -> None:
+    names = ("byte_level", "character")
+    batch = batch_of(with_cut_rows(names), names, objective=CrossClip(mask_truncated="positive"))
+    assert (0, 0, 0) in rows_of(batch), "its advantage is 0"
+    assert {(0, 0, 1), (1, 1, 1)}.isdisjoint(rows_of(batch))
+    assert batch.counts.num_masked == 2
+
+
+def test_row_that_is_cut_at_the_learners_limit_is_masked_too() -> None:
+    names = ("character", "byte_level")
+    batch = batch_of(rollouts_of(names), names, max_response_tokens=8, objective=CrossClip(mask_truncated="all"))
+    assert (1, 1, 0) not in rows_of(batch), "x + y = 7 has nine characters"
+    assert (batch.counts.num_masked, batch.counts.num_truncated) == (1, 1)
+
+
+def test_mini_batch_of_cut_rows_only_is_empty() -> None:
+    names = ("byte_level", "character")
+    rollouts = [
+        [rollout(name, text, i, finish_reason="length") for i, text in enumerate(TEXTS[j])]
+        for j, name in enumerate(names)
+    ]
+    batch = batch_of(rollouts, names, objective=TokenClip(mask_truncated="all"))
+    assert (len(batch.minibatches[0]), batch.counts.num_masked) == (0, 8)
 
 
 @pytest.mark.parametrize("eos", ["keep", "drop"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from flows.runs.build import open_experiment
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import benchmark_samples
+from hacpo_core.config import digest_of
 from hacpo_core.errors import ConfigError, StoreError, VerificationError
-from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
+from hacpo_core.evaluation.run import finish_evaluation, question_digest, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations, read_responses
 from hacpo_core.phases.runner import DirectRunner, Phase
 from hacpo_core.placement.agents import Agent
@@ -283,3 +284,13 @@ def test_what_was_never_evaluated_is_one_clear_error(small_plan: Callable[..., P
         run_evaluation(with_benchmarks(planned, []), 1, DirectRunner())
     with pytest.raises(ConfigError, match=r"benchmark: got 'maths', expected one of aime2025"):
         with_benchmarks(planned, ["maths"])
+
+
+def test_choices_that_an_evaluation_does_not_make_are_no_part_of_what_it_asks(small_plan: Callable[..., Plan]) -> None:
+    with open_experiment(small_plan("hacpo", *SAMPLED, "rollout.top_k=5")) as (x, benchmarks):
+        config, benchmark = x.config, benchmarks["test"]
+    asked = [[p.id, [asdict(message) for message in p.messages], asdict(p.gold)] for p in benchmark.problems]
+    limits = {"temperature": 0.8, "top_p": 1.0, "max_tokens": 40, "is_greedy": False}
+    assert question_digest(config, benchmark) == digest_of([asked, limits, 3, ["math_verify", "boxed"]])
+    behind = replace(config, verifier=replace(config.verifier, answer_after_reasoning="marked"))
+    assert question_digest(behind, benchmark) != question_digest(config, benchmark)

@@ -269,6 +269,52 @@ def test_kl_of_own_tokens_is_one_mean_over_them_whatever_the_rows_weigh() -> Non
     assert gradient_BT.flatten().tolist() == pytest.approx([0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0], abs=1e-15)
 
 
+def test_entropy_bonus_is_one_mean_over_own_tokens_whatever_the_rows_weigh() -> None:
+    mask_BT = torch.tensor([[True, True], [True, False], [True, True]])
+    logprob_BT = torch.full((3, 2), -1.0, dtype=torch.float64).requires_grad_()
+    entropy_BT = tensor([[0.5, 1.0], [1.5, 0.0], [9.0, 9.0]]).requires_grad_()
+    rows = MicroBatch(
+        mask_BT=mask_BT,
+        is_own_B=torch.tensor([True, True, False]),
+        advantage_B=tensor([0.0, 0.0, 0.0]),
+        weight_B=tensor([1.0, 1.0, 1.0]),
+        old_mean_logprob_B=tensor([-1.0, -1.0, -1.0]),
+        row_weight_B=tensor([0.5, 0.5, 1.0]),
+    )
+
+    def value(method: Objective, micro_batch: LossRows) -> LossValue:
+        return loss_value(
+            method, micro_batch, logprob_BT, rows.row_weight_B, update=0, num_own_tokens=3, entropy_BT=entropy_BT
+        )
+
+    found = value(CrossClip(entropy_coef=0.6), rows.rows())
+    assert (found.own.item(), found.cross.item()) == (pytest.approx(0.6 * 3.0 / 3), 0.0)
+    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, entropy_BT)
+    assert gradient_BT.tolist() == [[pytest.approx(0.2)] * 2, [pytest.approx(0.2)] * 2, [0.0, 0.0]]
+    of_some = replace(rows.rows(), trains_BT=entropy_BT >= 1.0)
+    assert value(CrossClip(entropy_coef=0.6), of_some).own.item() == pytest.approx(0.6 * 2.5 / 3)
+    assert value(CrossClip(), rows.rows()).own.item() == 0.0
+
+
+def test_token_that_does_not_train_has_no_term_and_stays_in_the_denominator() -> None:
+    logprob_BT = tensor([[-1.0, -2.0, -3.0]]).requires_grad_()
+    rows = MicroBatch(
+        mask_BT=torch.tensor([[True, True, True]]),
+        is_own_B=torch.tensor([True]),
+        advantage_B=tensor([2.0]),
+        weight_B=tensor([1.0]),
+        old_mean_logprob_B=tensor([-2.0]),
+        row_weight_B=tensor([1 / 3]),
+        old_logprob_BT=tensor([[-1.0, -2.0, -3.0]]),
+    )
+    chosen = replace(rows.rows(), trains_BT=torch.tensor([[False, True, False]]))
+    found = loss_value(TokenClip(), chosen, logprob_BT, rows.row_weight_B, update=0)
+    assert found.own.item() == pytest.approx(2.0 / 3)
+    (gradient_BT,) = torch.autograd.grad(found.own, logprob_BT)
+    assert gradient_BT.tolist() == [[0.0, pytest.approx(2.0 / 3), 0.0]]
+    assert found.surrogate.figures["high_entropy_share"].item() == pytest.approx(1 / 3)
+
+
 def test_mini_batch_of_foreign_rows_has_no_kl_and_a_finite_gradient() -> None:
     rows, logprob_BT = one_token_rows([0.9], [1.0], is_own=[False], weights=[1.0], row_weight=1.0)
     rows = replace(rows, reference_logprob_BT=logprob_BT.detach() + math.log(2))

@@ -360,9 +360,9 @@ def spec_of(task: PlanTask, **changes: Any) -> SampleSpec:
         *(
             (
                 lambda t, other=other: ([spec_of(t, limits=replace(t.limits, **other))], {}),
-                "expected the temperature and top_p of rollout, .*; change max_tokens alone",
+                "expected the temperature, top_p, top_k and min_p of rollout, .*; change max_tokens alone",
             )
-            for other in ({"temperature": 0.5}, {"top_p": 0.9}, {"is_greedy": True})
+            for other in ({"temperature": 0.5}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"is_greedy": True})
         ),
         (lambda t: ([spec_of(t, limits=SamplingLimits(1.0, 1.0, 500))], {}), "asks for 500 tokens, expected at most"),
     ],

@@ -33,6 +33,28 @@ def test_clip_shares_of_a_token_level_method_are_of_tokens(small_plan: Callable[
     assert (rows["stopped_share"] <= rows["below_share"] + rows["above_share"])[is_stopped].all()
 
 
+def test_share_of_masked_rows_is_logged_and_no_cut_row_is_trained(small_plan: Callable[..., Plan]) -> None:
+    words = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]", "rollout.max_response_tokens=2")
+    planned = small_plan("hacpo", *words, "method.objective.mask_truncated=all", "engine.skip_zero_advantage=false")
+    run_experiment(planned, DirectRunner())
+    store = StepStore(planned.root)
+    rollouts = {name: store.read_table(1, f"rollout.{name}", f"rollouts.{name}.parquet") for name in ("qwen", "llama")}
+    cut = {
+        (name, row.problem_id, row.sample)
+        for name, table in rollouts.items()
+        for row in table[table["finish_reason"] == "length"].itertuples()
+    }
+    num_rows = sum(map(len, rollouts.values()))
+    assert 0 < len(cut) < num_rows
+    rows = store.read_table(1, "update.qwen", "update.qwen.parquet")
+    trained = set(zip(rows["agent"], rows["problem_id"], rows["sample"], strict=True))
+    assert trained.isdisjoint(cut)
+    # a row that is whole at its source may be longer than two of the learner's tokens
+    values = store.metrics(1)["agents"]["qwen"]
+    assert values["update/masked_share"] == pytest.approx(1 - len(trained) / num_rows, abs=1e-12)
+    assert "update/masked_share" not in store.metrics(1)["run"]
+
+
 def test_rate_of_a_cosine_is_above_zero_until_the_last_step_though_problems_are_sampled_again(
     small_plan: Callable[..., Plan],
 ) -> None:

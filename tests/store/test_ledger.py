@@ -65,7 +65,12 @@ def test_rollouts_are_read_as_they_were_sampled(rollouts: tuple[Rollout, ...], t
     assert after.state(1, "rollout.qwen") == STATE
 
 
-@pytest.mark.parametrize("verdicts", [(RIGHT, WRONG), (UNSCORED, UNSCORED), (RIGHT, UNSCORED), (WRONG, WRONG)])
+BY_FUNCTION = replace(RIGHT, parts=(1.0, 0.25)), replace(WRONG, parts=(0.0, 0.5))
+
+
+@pytest.mark.parametrize(
+    "verdicts", [(RIGHT, WRONG), (UNSCORED, UNSCORED), (RIGHT, UNSCORED), (WRONG, WRONG), BY_FUNCTION]
+)
 def test_verdicts_are_read_as_they_were_given_with_their_responses(
     verdicts: tuple[Verdict, ...], tmp_path: Path
 ) -> None:
@@ -132,3 +137,18 @@ def test_store_of_an_earlier_version_is_one_clear_error(tmp_path: Path) -> None:
     write_json(path, {key: value for key, value in read_json(path).items() if key != "format"})
     with pytest.raises(StoreError, match=r"000003: got format 1, written by another version of hacpo, expected 2; use"):
         after.rollouts(3, "qwen")
+
+
+def test_rewards_by_function_are_nan_where_unscored_and_survive_a_round_without_responses(tmp_path: Path) -> None:
+    before, after = two_ledgers(tmp_path)
+    responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
+    verdicts = Verdicts.of([BY_FUNCTION[0], UNSCORED])
+    for round, rows in enumerate(([0, 1], [])):
+        batch = replace(responses, verdicts=verdicts).take(rows)
+        batch = batch if rows else replace(batch, verdicts=Verdicts.of([]))
+        before.save_rollouts(1, "qwen", SampledBatch(replace(batch, verdicts=None), COST), round)
+        before.save_verdicts(1, "qwen", VerifiedBatch(batch, COST), round)
+    for ledger in (before, after):
+        found = ledger.verdicts(1, "qwen").responses.verdicts
+        assert found is not None and found.parts_RF is not None
+        np.testing.assert_array_equal(found.parts_RF, [[1.0, 0.25], [np.nan, np.nan]])

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from hacpo_core.verify.answers import MAX_TEXT_CHARS, AnswerStyle, extract_answer, normalise
+from hacpo_core.verify.answers import MAX_TEXT_CHARS, AnswerStyle, after_reasoning, extract_answer, normalise
 from hacpo_core.verify.equality import answers_equal
 
 
@@ -296,3 +296,24 @@ def test_tolerance_is_an_absolute_error_of_numbers(candidate: str, is_near: bool
 )
 def test_list_of_answers_has_no_order_but_a_number(candidate: str, gold: str, is_equal: bool) -> None:
     assert answers_equal(candidate, gold) is is_equal
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "required"),
+    [
+        ("<think>so \\boxed{3}</think>\n\\boxed{4}", "\n\\boxed{4}", "\n\\boxed{4}"),
+        ("so \\boxed{3}</think> It is 4.", " It is 4.", " It is 4."),  # the template opened the block
+        ("<think>so \\boxed{3}", "", ""),
+        ("\\boxed{4}", "\\boxed{4}", ""),
+        ("<think>a</think>4<think>\\boxed{3}", "4", "4"),
+        ("a</think>b</think>c", "c", "c"),
+    ],
+)
+def test_answer_is_behind_the_reasoning(text: str, marked: str, required: str) -> None:
+    assert after_reasoning(text, end="</think>", is_required=False) == marked
+    assert after_reasoning(text, end="</think>", is_required=True) == required
+
+
+def test_mark_of_another_family_and_one_without_a_slash() -> None:
+    assert after_reasoning("[THINK]3[/THINK]4[THINK]5", end="[/THINK]", is_required=True) == "4"
+    assert after_reasoning("3 ### 4", end="###", is_required=True) == " 4"

@@ -340,3 +340,24 @@ def test_style_of_a_call_beats_the_pools() -> None:
     with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
         assert [v.status for v in pool.verify(["so 5"], ["5"])] == ["wrong"]
         assert [v.status for v in pool.verify(["so 5"], ["5"], style="last_number")] == ["correct"]
+
+
+@pytest.mark.parametrize("equality", ["math_verify", "normalised"])
+def test_box_inside_the_reasoning_counts_only_without_its_marks(equality: str) -> None:
+    texts = [r"<think>\boxed{4}</think>\boxed{5}", r"<think>\boxed{4}", r"\boxed{4}</think>5", r"\boxed{4}"]
+    found = {}
+    for end, is_required in (("", False), ("</think>", False), ("</think>", True)):
+        with VerifierPool(
+            num_workers=1,
+            timeout_s=20,
+            memory_mb=512,
+            style="boxed",
+            equality=equality,  # type: ignore[arg-type]
+            reasoning_end=end,
+            requires_reasoning=is_required,
+        ) as pool:
+            found[end, is_required] = [verdict.status for verdict in pool.verify(texts, ["4"] * 4)]
+            assert pool.unreadable(["4"]) == []
+    assert found["", False] == ["wrong", "correct", "correct", "correct"]
+    assert found["</think>", False] == ["wrong", "wrong", "wrong", "correct"]
+    assert found["</think>", True] == ["wrong"] * 4

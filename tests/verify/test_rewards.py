@@ -128,9 +128,9 @@ def test_weighted_mean_of_several_and_unscored_where_one_cannot_judge() -> None:
     part, unknown = Verdict("partial", 0.5, None, 0.0), Verdict("unscored", None, None, 0.0, "timeout")
     found = judged(Rewards([Fixed(right, right, wrong), Fixed(part, unknown, wrong)], [3.0, 1.0]), "abc")
     assert found == [
-        Verdict("partial", 0.875, "3", 0.5),
+        Verdict("partial", 0.875, "3", 0.5, parts=(1.0, 0.5)),
         Verdict("unscored", None, "3", 0.5, "timeout"),
-        Verdict("wrong", 0.0, None, 0.5),
+        Verdict("wrong", 0.0, None, 0.5, parts=(0.0, 0.0)),
     ]
 
 

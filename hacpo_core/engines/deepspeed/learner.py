@@ -184,10 +184,10 @@ class DeepspeedLearner(BaseLearner):
 
     # --- a share of the rows ---
 
-    def logprobs(self, rows: TokenRows) -> Ragged:
-        """As `BaseLearner.logprobs`, on every rank."""
+    def _scored(self, rows: TokenRows, read: Callable[[TokenScores], Tensor]) -> Ragged:
+        """As `BaseLearner`, on every rank."""
         shares = self._deal(rows)
-        own = super().logprobs(rows.take(shares[self._rank]))
+        own = super()._scored(rows.take(shares[self._rank]), read)
         with torch.no_grad():
             for _ in range(self._missing_passes(rows, shares)):
                 self._score_nothing()

@@ -2,6 +2,7 @@
 
     update: mini-batch ─▶ log-ratios of others' rows, if the objective reads them
                        ─▶ leave out rows with advantage 0; old log-probabilities of own rows
+                       ─▶ weight of the entropy bonus; entropy from which tokens train
                        ─▶ accumulate: _score_groups ─▶ _loss ─▶ backward     for each micro-batch
                        ─▶ optimizer_step
 
@@ -23,10 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hacpo_core import algo
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.cpu.speedups import pass_length
+from hacpo_core.engines.learning.entropy_control import EntropyControl, without_control
 from hacpo_core.engines.learning.optimizer import learning_rate
 from hacpo_core.engines.learning.outcomes import MinibatchOutcome, RowOutcomes, UpdateOutcome
 from hacpo_core.engines.learning.weights import Fingerprint
@@ -117,31 +120,51 @@ class BaseLearner(ABC):
 
     def logprobs(self, rows: TokenRows) -> Ragged:
         """Log-probabilities (float32, nats) of the response tokens under the current weights, in order."""
+        return self._scored(rows, _logprob)
+
+    def reference_logprobs(self, rows: TokenRows) -> Ragged:
+        """As `logprobs`, under the reference's weights, which every rank has whole."""
+        assert self._reference is not None, "a score by the reference needs one"
+        self.onload(optimizer=False)
+        with torch.no_grad():
+            return self._row_values(self._reference, rows, _logprob)
+
+    def entropies(self, rows: TokenRows) -> Ragged:
+        """Entropies (float32, nats) of the distributions that predict the response tokens, in order."""
+        return self._scored(rows, _entropy)
+
+    def _scored(self, rows: TokenRows, read: Callable[[TokenScores], Tensor]) -> Ragged:
+        """What `read` takes from the scores of each response token under the current weights, in order."""
         self.onload(optimizer=False)
         self.model.eval()
         with torch.no_grad():
-            return self._row_logprobs(self.head, rows)
+            return self._row_values(self.head, rows, read)
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
         """As `logprobs`, but with several ranks, each may pass different rows."""
         return self.logprobs(rows)
 
-    def _row_logprobs(self, head: Head, rows: TokenRows) -> Ragged:
-        """Log-probabilities of each row's response tokens, the rows in order."""
-        logprobs = Ragged(np.empty(len(rows.responses.value_N), np.float32), rows.responses.edge)
+    def _row_values(self, head: Head, rows: TokenRows, read: Callable[[TokenScores], Tensor]) -> Ragged:
+        """What `read` takes from the scores of each row's response tokens, the rows in order."""
+        values = Ragged(np.empty(len(rows.responses.value_N), np.float32), rows.responses.edge)
         for positions, scores in self._score_groups(head, rows):
-            logprob_N, start = scores.logprob_N.float().cpu().numpy(), 0
+            value_N, start = read(scores).float().cpu().numpy(), 0
             for row in positions:
-                end = start + len(logprobs[row])
-                logprobs[row][:] = logprob_N[start:end]
+                end = start + len(values[row])
+                values[row][:] = value_N[start:end]
                 start = end
-        return logprobs
+        return values
 
-    def _score_groups(self, head: Head, rows: TokenRows) -> Iterator[tuple[Sequence[int], TokenScores]]:
+    def _score_groups(
+        self, head: Head, rows: TokenRows, *, has_entropy_gradient: bool = False
+    ) -> Iterator[tuple[Sequence[int], TokenScores]]:
         """Scores of all response tokens, pass by pass, each with its rows' positions in the order of the scores."""
         for forward in self._forward_passes(rows):
             scores = head.scores(
-                forward.to(self._device), temperature=self._temperature, chunk_mb=self._engine.logprob_chunk_mb
+                forward.to(self._device),
+                temperature=self._temperature,
+                chunk_mb=self._engine.logprob_chunk_mb,
+                has_entropy_gradient=has_entropy_gradient,
             )
             yield forward.rows, scores
 
@@ -157,18 +180,20 @@ class BaseLearner(ABC):
         measures_cosine: bool,
         planned: range | None = None,
         recomputes_own: bool = False,
+        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> UpdateOutcome:
-        """One optimizer update per mini-batch, in order.
+        """One optimizer update per mini-batch, in order, and all of them again in each further iteration.
 
         Args:
             minibatches: rows of each update.
             objective: the method's.
             measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
-            planned: the updates that the schedule of the learning rate has for this step; None: as many as there are
-                mini-batches, after those of the earlier steps.
+            planned: the updates that the schedule of the learning rate has for this step; None: as many as are made,
+                after those of the earlier steps.
             recomputes_own: before the first update, recompute the old log-probabilities of own rows in the same passes
                 that train them; otherwise use those of the rows.
+            num_iterations: how often each mini-batch is trained on.
             objective_state: of the previous step; None: {}.
 
         Raises:
@@ -176,7 +201,8 @@ class BaseLearner(ABC):
         """
         self.onload()
         centers: dict[str, float] = {}
-        state: State = objective_state or {}
+        control = EntropyControl.of(objective, objective_state or {})
+        state = without_control(objective_state or {})
         if objective.reads_first_ratios:
             first = first_log_ratios(minibatches, self.logprobs)
             centers, state = checked_log_centers(objective, first, state)
@@ -188,13 +214,18 @@ class BaseLearner(ABC):
         self.model.train(self._engine.gradient_checkpointing)
         outcomes: list[MinibatchOutcome] = []
         rows_seen: list[RowOutcomes] = []
-        planned = planned or range(self.num_updates, self.num_updates + len(minibatches))
-        for m, (minibatch, rows) in enumerate(zip(minibatches, passed, strict=True)):
-            self._position = planned.start + m * len(planned) / len(minibatches)
-            cosine = self._gradient_cosine(rows, objective, m) if measures_cosine and m == 0 else None
-            totals = self.accumulate(rows, objective, m)
+        num_updates = num_iterations * len(minibatches)
+        planned = planned or range(self.num_updates, self.num_updates + num_updates)
+        for m, (minibatch, rows, live_B) in enumerate(num_iterations * [*zip(minibatches, passed, live, strict=True)]):
+            self._position = planned.start + m * len(planned) / num_updates
+            if objective.selects_tokens:
+                rows = replace(rows, min_entropy=self._min_entropy(minibatch, objective.top_entropy_share))
+            weighted = control.weighted
+            cosine = self._gradient_cosine(rows, weighted, m) if measures_cosine and m == 0 else None
+            totals = self.accumulate(rows, weighted, m)
             stepped = self.optimizer_step()
-            rows_seen.append(replace(totals.outcomes, row_B=live[m][totals.outcomes.row_B]))
+            control = control.after(rows, totals.outcomes)
+            rows_seen.append(replace(totals.outcomes, row_B=live_B[totals.outcomes.row_B]))
             outcomes.append(
                 MinibatchOutcome(
                     update=m,
@@ -206,19 +237,31 @@ class BaseLearner(ABC):
                     num_skipped=len(minibatch) - len(rows),
                     num_trained_tokens=rows.num_tokens,
                     gradient_cosine=cosine,
+                    entropy_coef=weighted.entropy_coef if objective.has_entropy_bonus else None,
                 )
             )
         self.model.eval()
-        return UpdateOutcome(tuple(outcomes), RowOutcomes.joined([RowOutcomes.none(), *rows_seen]), centers, state)
+        rows_joined = RowOutcomes.joined([RowOutcomes.none(), *rows_seen])
+        return UpdateOutcome(tuple(outcomes), rows_joined, centers, {**state, **control.state})
 
     def _has_gradient(self, rows: Minibatch, objective: Objective) -> NDArray[np.bool_]:
-        """Rows that an update passes through the model. A row with advantage 0 contributes only its KL term."""
+        """Rows that an update passes through the model. A row with advantage 0 contributes only its own terms."""
         if not self._engine.skip_zero_advantage:
             return np.ones(len(rows), bool)
-        has_kl_B = (rows.kind_B != RowKind.FOREIGN) if objective.kl_coef > 0 else np.zeros(len(rows), bool)
+        has_own_terms = objective.kl_coef > 0 or objective.has_entropy_bonus
+        has_terms_B = (rows.kind_B != RowKind.FOREIGN) if has_own_terms else np.zeros(len(rows), bool)
         has_teacher_B = rows.token_advantages.lengths > 0
-        trains_B: NDArray[np.bool_] = (rows.advantage_B != 0.0) | has_kl_B | has_teacher_B
+        trains_B: NDArray[np.bool_] = (rows.advantage_B != 0.0) | has_terms_B | has_teacher_B
         return trains_B
+
+    def _min_entropy(self, minibatch: Minibatch, share: float) -> float:
+        """Entropy from which a mini-batch's own tokens train. Rows without advantage count, whether passed or not."""
+        own = minibatch.take(np.flatnonzero(minibatch.kind_B != RowKind.FOREIGN))
+        if not len(own):
+            return -math.inf
+        entropy_N = self.entropies(own.tokens).value_N
+        self.model.train(self._engine.gradient_checkpointing)
+        return algo.entropy.top_share_threshold(entropy_N, share)
 
     def _with_own_old(self, rows: Minibatch) -> Minibatch:
         """The rows of an update, with the old log-probabilities of own rows recomputed under the current weights.
@@ -249,7 +292,8 @@ class BaseLearner(ABC):
         """Call `differentiate` with the objective of each micro-batch of these rows."""
         own_value = cross_value = 0.0
         outcomes = [RowOutcomes.none()]
-        for positions, scores in self._score_groups(head, rows.tokens):
+        has_bonus = objective.entropy_coef > 0
+        for positions, scores in self._score_groups(head, rows.tokens, has_entropy_gradient=has_bonus):
             value, entropy_B = self._loss(rows.take(positions), scores, objective, update)
             differentiate(value.own + value.cross)
             own_value += float(value.own.detach())
@@ -264,10 +308,14 @@ class BaseLearner(ABC):
         logprob_N = scores.logprob_N
         micro_batch = loss_rows(rows, objective, device=logprob_N.device, dtype=logprob_N.dtype)
         mask_BT, reference_BT = micro_batch.mask_BT, None
+        entropy_BT = padded(scores.entropy_N.to(logprob_N.dtype), mask_BT)
+        if rows.min_entropy is not None:
+            trains_BT = mask_BT & ((entropy_BT >= rows.min_entropy) | micro_batch.is_foreign_B[:, None])
+            micro_batch = replace(micro_batch, trains_BT=trains_BT)
         if objective.kl_coef > 0:
             assert self._reference is not None, "kl_coef > 0 needs a reference model"
             with torch.no_grad():
-                reference_N = self._row_logprobs(self._reference, rows.tokens).value_N
+                reference_N = self._row_values(self._reference, rows.tokens, _logprob).value_N
                 reference_BT = padded(torch.from_numpy(reference_N).to(logprob_N), mask_BT)
         value = loss_value(
             objective,
@@ -277,9 +325,9 @@ class BaseLearner(ABC):
             update=update,
             num_own_tokens=rows.num_own_tokens,
             reference_logprob_BT=reference_BT,
+            entropy_BT=entropy_BT,
         )
-        entropy_BT = padded(scores.entropy_N.to(logprob_N.dtype), mask_BT)
-        return value, entropy_BT.sum(dim=1) / mask_BT.sum(dim=1)
+        return value, entropy_BT.detach().sum(dim=1) / mask_BT.sum(dim=1)
 
     def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
         """Cosine between the gradients of J_homo and J_hete on this mini-batch; None if one of them is 0.
@@ -345,6 +393,14 @@ class BaseLearner(ABC):
     @abstractmethod
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
         """Set tensors from `optimizer_parts`."""
+
+
+def _logprob(scores: TokenScores) -> Tensor:
+    return scores.logprob_N
+
+
+def _entropy(scores: TokenScores) -> Tensor:
+    return scores.entropy_N
 
 
 def _dot(one: Tensor, other: Tensor) -> float:

@@ -18,7 +18,7 @@ class RowOutcomes:
 
     Attributes:
         row_B: position of the row in its mini-batch.
-        update_B: index m of that mini-batch.
+        update_B: index m of the update; with several iterations, each mini-batch has several.
         columns: by name, one number per row, before the row's update: `ratio`, the sequence importance ratio; `floor`
             and `ceiling`, its bounds or those of each token's ratio; `below_share`, `above_share` and `stopped_share`,
             the shares of the row beyond them and without gradient: 0 or 1, or a share of tokens; `kl` and `correction`,
@@ -63,7 +63,7 @@ class MinibatchOutcome:
 
     In `cross_objective`, rows whose gradient clipping set to 0 count as 0. `num_skipped` counts rows left out of the
     passes because their gradient is 0. `gradient_cosine` is the cosine between the gradients of J_homo and J_hete; None
-    if it was not measured.
+    if it was not measured. `entropy_coef` is the weight of the entropy bonus; None without one.
     """
 
     update: int
@@ -75,6 +75,7 @@ class MinibatchOutcome:
     num_skipped: int
     num_trained_tokens: int
     gradient_cosine: float | None
+    entropy_coef: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

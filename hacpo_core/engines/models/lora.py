@@ -105,10 +105,18 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 class BaseHead(ScoringHead):
     """Scores with a model's frozen weights: the reference of a model with adapters, without extra memory."""
 
-    def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
+    def scores(
+        self, forward: ForwardPass, *, temperature: float, chunk_mb: int, has_entropy_gradient: bool = False
+    ) -> TokenScores:
         """As `ScoringHead.scores`, without the adapters."""
         with without_adapters(self.model):
-            return ScoringHead.scores(self, forward, temperature=temperature, chunk_mb=chunk_mb)
+            return ScoringHead.scores(
+                self,
+                forward,
+                temperature=temperature,
+                chunk_mb=chunk_mb,
+                has_entropy_gradient=has_entropy_gradient,
+            )
 
 
 def base_head(model: PreTrainedModel, *, is_wide: bool = False) -> BaseHead:

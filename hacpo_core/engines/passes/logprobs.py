@@ -14,7 +14,10 @@ from hacpo_core.engines.cpu.speedups import linear
 
 
 class TokenScores(NamedTuple):
-    """Log-probability of each target (nats, with gradient) and entropy of its distribution (nats, without)."""
+    """Log-probability of each target and entropy of its distribution, nats.
+
+    Log-probabilities have a gradient, entropies only if asked for.
+    """
 
     logprob_N: Tensor
     entropy_N: Tensor
@@ -29,10 +32,12 @@ def token_scores(
     temperature: float = 1.0,
     chunk_mb: int = 64,
     is_wide: bool = False,
+    has_entropy_gradient: bool = False,
 ) -> TokenScores:
     """Log-softmax of a linear head at the targets, in fp32, chunk by chunk; the backward pass recomputes each chunk.
 
         log p(n) = z[n, target] - log sum_v exp z[n, v],   z = (hidden W^T + b) / temperature
+        H(n) = - sum_v p[n, v] log p[n, v],   dH/dz[n, v] = - p[n, v] (log p[n, v] + H(n))
 
     Args:
         hidden_ND: last hidden states at the positions that predict the targets.
@@ -42,19 +47,25 @@ def token_scores(
         temperature: > 0.
         chunk_mb: MiB of one chunk's fp32 logits; up to three such buffers exist at a time.
         is_wide: also compute the logits of bf16 input in fp32, which needs an fp32 copy of the weight in each pass.
+        has_entropy_gradient: whether entropies have a gradient, which needs one more buffer in the backward pass.
 
     Returns:
         scores, fp32 (float64 for float64 input).
     """
     rows = max(1, chunk_mb * 2**20 // (4 * weight_VD.shape[0]))
-    logprob_N, entropy_N = _ChunkedScores.apply(hidden_ND, weight_VD, bias_V, target_N, temperature, rows, is_wide)  # type: ignore[no-untyped-call]
+    logprob_N, entropy_N = _ChunkedScores.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, weight_VD, bias_V, target_N, temperature, rows, is_wide, has_entropy_gradient
+    )
     return TokenScores(logprob_N, entropy_N)
 
 
-def scores_of_logits(logits_NV: Tensor, target_N: Tensor, *, temperature: float = 1.0) -> TokenScores:
+def scores_of_logits(
+    logits_NV: Tensor, target_N: Tensor, *, temperature: float = 1.0, has_entropy_gradient: bool = False
+) -> TokenScores:
     """The same scores from full logits, for heads that are not just a linear layer."""
     logprob_NV = (widened(logits_NV) / temperature).log_softmax(dim=1)
-    entropy_N = -(logprob_NV.detach().exp() * logprob_NV.detach()).sum(dim=1)
+    known_NV = logprob_NV if has_entropy_gradient else logprob_NV.detach()
+    entropy_N = -(known_NV.exp() * known_NV).sum(dim=1)
     return TokenScores(logprob_NV.gather(1, target_N[:, None])[:, 0], entropy_N)
 
 
@@ -82,6 +93,7 @@ class _ChunkedScores(torch.autograd.Function):
         temperature: float,
         rows: int,
         is_wide: bool,
+        has_entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         head_VD = widened(weight_VD) if is_wide else weight_VD
         dtype = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
@@ -96,15 +108,17 @@ class _ChunkedScores(torch.autograd.Function):
             mean_logit = torch.linalg.vecdot((logits - normaliser[:, None]).exp_(), logits)
             entropy_N[part] = normaliser - mean_logit
             normaliser_N[part] = normaliser
-        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, normaliser_N)
+        known_entropy_N = entropy_N if has_entropy_gradient else None
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, normaliser_N, known_entropy_N)
         ctx.temperature, ctx.rows, ctx.is_wide = temperature, rows, is_wide
-        ctx.mark_non_differentiable(entropy_N)
+        if not has_entropy_gradient:
+            ctx.mark_non_differentiable(entropy_N)
         return logprob_N, entropy_N
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_ND, weight_VD, bias_V, target_N, normaliser_N = ctx.saved_tensors
-        grad_N = grads[0]
+        hidden_ND, weight_VD, bias_V, target_N, normaliser_N, entropy_N = ctx.saved_tensors
+        grad_N, entropy_grad_N = grads
         head_VD = widened(weight_VD) if ctx.is_wide else weight_VD
         grad_hidden_ND = torch.empty_like(hidden_ND)
         # Accumulate the weight's gradient in fp32: summing hundreds of chunks in bf16 would lose small terms.
@@ -113,9 +127,16 @@ class _ChunkedScores(torch.autograd.Function):
         for start in range(0, hidden_ND.shape[0], ctx.rows):
             part = slice(start, start + ctx.rows)
             logits = _logits(hidden_ND[part], head_VD, bias_V, ctx.temperature)
-            grad_logits = logits.sub_(normaliser_N[part, None]).exp_().neg_()
-            grad_logits.scatter_add_(1, target_N[part, None], torch.ones_like(grad_logits[:, :1]))
-            grad_logits.mul_(grad_N[part, None] / ctx.temperature)
+            logprob = logits.sub_(normaliser_N[part, None])
+            if entropy_N is None:
+                grad_logits = logprob.exp_().neg_()
+                grad_logits.scatter_add_(1, target_N[part, None], torch.ones_like(grad_logits[:, :1]))
+                grad_logits.mul_(grad_N[part, None] / ctx.temperature)
+            else:
+                probability, grad = logprob.exp(), grad_N[part, None]
+                grad_logits = logprob.add_(entropy_N[part, None]).mul_(entropy_grad_N[part, None]).add_(grad)
+                grad_logits.mul_(probability).neg_()
+                grad_logits.scatter_add_(1, target_N[part, None], grad).div_(ctx.temperature)
             if grad_bias_V is not None:
                 grad_bias_V += grad_logits.sum(dim=0)
             narrow = grad_logits.to(head_VD.dtype)
@@ -130,6 +151,7 @@ class _ChunkedScores(torch.autograd.Function):
             grad_hidden_ND,
             None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),
             None if grad_bias_V is None else grad_bias_V.to(bias_V.dtype),
+            None,
             None,
             None,
             None,

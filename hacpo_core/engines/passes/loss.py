@@ -22,7 +22,7 @@ from hacpo_core.methods.checked_objective import checked_surrogate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossValue:
-    """`own` and `cross` are J_homo and J_hete: scalars with gradient; `own` includes the KL penalty.
+    """`own` and `cross` are J_homo and J_hete: scalars with gradient; `own` includes KL penalty and entropy bonus.
 
     `live_cross` is J_hete of the rows whose gradient clipping did not set to 0. `columns` are the surrogate's, and each
     row's mean KL divergence from the reference (`kl`, nats) and mean weight that corrects for the difference between
@@ -95,12 +95,14 @@ def loss_value(
     update: int,
     num_own_tokens: int = 0,
     reference_logprob_BT: Tensor | None = None,
+    entropy_BT: Tensor | None = None,
 ) -> LossValue:
     """The objective of a micro-batch, to be maximised.
 
         J = sum over rows of row_weight * (correction * surrogate - kl_coef * KL),   KL on rows that are not foreign
 
-    or, with `kl_aggregation: own_tokens`, minus kl_coef * the mean KL over all tokens of such rows.
+    or, with `kl_aggregation: own_tokens`, minus kl_coef * the mean KL over all tokens of such rows;
+    plus entropy_coef * sum over tokens of such rows of H / num_own_tokens.
 
     Args:
         objective: the method's.
@@ -109,12 +111,13 @@ def loss_value(
         row_weight_B: from the whole mini-batch, see `Objective.row_weights`.
         update: m, number of updates that the learner has already made in this step.
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; read with
-            `objective.kl_aggregation: own_tokens`.
+            `objective.kl_aggregation: own_tokens` and with an entropy bonus.
         reference_logprob_BT: nats; required if `kl_coef` > 0.
+        entropy_BT: H, nats, with gradient, 0 outside the mask; required if `entropy_coef` > 0.
 
     Raises:
         MethodError: the objective raised an error, or returned anything but a surrogate with one number per row.
-    Source: HACPO Eq. 47-53; GRPO; GSPO.
+    Source: HACPO Eq. 47-53; GRPO; GSPO. Entropy bonus as in TRL: a mean over tokens, whatever the surrogate's mean is.
     """
     surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)
     value_B, correction_B = surrogate.value_B, torch.ones_like(rows.advantage_B)
@@ -132,6 +135,10 @@ def loss_value(
             own_B = own_B - objective.kl_coef * kl_BT.sum(dim=1) / max(num_own_tokens, 1)
         else:
             own_B = (value_B - objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)) * weight_B
+    if objective.entropy_coef > 0:
+        assert entropy_BT is not None, "an entropy bonus needs entropies"
+        bonus_BT = entropy_BT if rows.trains_BT is None else entropy_BT * rows.trains_BT
+        own_B = own_B + objective.entropy_coef * bonus_BT.sum(dim=1) / max(num_own_tokens, 1)
     cross_B = torch.where(rows.is_foreign_B, value_B, 0.0) * weight_B
     return LossValue(
         own=torch.where(rows.is_foreign_B, 0.0, own_B).sum(),

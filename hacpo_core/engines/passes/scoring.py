@@ -25,7 +25,9 @@ SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_ca
 class Head(Protocol):
     """Computes log-probabilities of tokens; see `ScoringHead.scores`."""
 
-    def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
+    def scores(
+        self, forward: ForwardPass, *, temperature: float, chunk_mb: int, has_entropy_gradient: bool = False
+    ) -> TokenScores:
         """Scores of a pass's targets, in their order."""
 
 
@@ -42,16 +44,24 @@ class ScoringHead:
     is_linear: bool
     is_wide: bool = False
 
-    def scores(self, forward: ForwardPass, *, temperature: float, chunk_mb: int) -> TokenScores:
+    def scores(
+        self, forward: ForwardPass, *, temperature: float, chunk_mb: int, has_entropy_gradient: bool = False
+    ) -> TokenScores:
         """Scores of a pass's targets, in their order.
 
         Args:
             forward: rows as tensors on the model's device.
             temperature: > 0.
             chunk_mb: see `token_scores`.
+            has_entropy_gradient: see `token_scores`.
         """
         if not self.is_linear:
-            return scores_of_logits(self._full_logits(forward), forward.target_N, temperature=temperature)
+            return scores_of_logits(
+                self._full_logits(forward),
+                forward.target_N,
+                temperature=temperature,
+                has_entropy_gradient=has_entropy_gradient,
+            )
         hidden_ND = self._hidden(forward)
         head: Any = self.model.get_output_embeddings()
         bias_V = getattr(head, "bias", None)
@@ -63,6 +73,7 @@ class ScoringHead:
             temperature=temperature,
             chunk_mb=chunk_mb,
             is_wide=self.is_wide,
+            has_entropy_gradient=has_entropy_gradient,
         )
 
     def logits(self, forward: ForwardPass) -> Tensor:

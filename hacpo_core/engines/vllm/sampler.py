@@ -136,7 +136,7 @@ class VllmSampler:
         """
         self.model, self._engine, self._max_tokens = model, engine, max_tokens
         self._eos_ids = sorted(eos_ids)
-        self._mode = "processed_logprobs" if rollout.top_p == 1 else "raw_logprobs"
+        self._mode = "raw_logprobs" if rollout.limits.narrows else "processed_logprobs"
         self._can_sleep = engine.vllm.sleeps and engine.device != "cpu"
         self._is_resting = False
         self._version: int | None = None
@@ -200,11 +200,12 @@ class VllmSampler:
     def reports_policy(self, limits: SamplingLimits) -> bool:
         """Whether the reported log-probabilities are the policy's with these limits.
 
-        vLLM reports them either at temperature 1 or after temperature and top-p; an engine can do only one of the two.
+        vLLM reports them either at temperature 1 or after temperature, min_p, top_k and top_p; an engine can do only
+        one of the two.
         """
         if limits.is_greedy:
             return True
-        return limits.top_p == 1 if self._mode == "processed_logprobs" else limits.temperature == 1
+        return not limits.narrows if self._mode == "processed_logprobs" else limits.temperature == 1
 
     def sample(
         self, requests: Sequence[SampleRequest], limits: SamplingLimits, *, stop_ids: Collection[int] = ()
@@ -229,6 +230,8 @@ class VllmSampler:
             SamplingParams(
                 temperature=0.0 if limits.is_greedy else limits.temperature,
                 top_p=1.0 if limits.is_greedy else limits.top_p,
+                top_k=0 if limits.is_greedy else limits.top_k,
+                min_p=0.0 if limits.is_greedy else limits.min_p,
                 seed=request.seed % _SEEDS,
                 max_tokens=request.token_limit(limits),
                 logprobs=0,

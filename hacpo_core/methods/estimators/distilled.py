@@ -17,17 +17,28 @@ from hacpo_core.methods.estimators.groups import rectangle_of
 
 @dataclass(frozen=True)
 class Distilled(CapabilityEstimator):
-    """Token advantage weight (log pi_teacher - log pi_old). The teacher is the most capable agent of the step.
+    """Token advantage weight (lambda log pi_teacher - (lambda - 1) log pi_initial - log pi_old), lambda: extrapolation.
+
+    The teacher is the most capable agent of the step; pi_initial is the learner's model before training.
 
     Capability is defined as in `capability`, averaged over its window. The most capable agent has no teacher and trains
     on verified rewards. So do all agents in a step whose capabilities are equal.
 
-    Source: on-policy distillation (GKD, 2306.13649, reverse KL on the learner's own samples). Ours: the teacher is a
-    partner that trains too; spans of text where tokenizers differ; see docs/decisions.md#on-policy-distillation.
+    Source: on-policy distillation (GKD, 2306.13649, reverse KL on the learner's own samples); lambda other than 1:
+    G-OPD, above 1 ExOPD (2602.12125). Ours: the teacher is a partner that trains too; spans of text where tokenizers
+    differ; see docs/decisions.md#on-policy-distillation.
     """
 
     teacher_weight: float = setting(
         1.0, "advantage per nat of difference between teacher and learner", above=0, at_most=1e3
+    )
+    extrapolation: float = setting(
+        1.0,
+        "lambda: factor of the teacher's difference from the learner's initial model; above 1, the learner goes beyond "
+        "its teacher (ExOPD); other values than 1 need the initial model in memory",
+        above=0,
+        at_most=100,
+        is_option=True,
     )
     centres: bool = setting(
         True,

@@ -15,9 +15,10 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.learning.optimizer import learning_rate
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.errors import EngineError
-from tests.engines.small import FAMILIES, logprobs_of, scored, small_model
+from tests.engines.small import FAMILIES, logprobs_of, minibatch, scored, small_model
 from tests.engines.training import (
     GSPO,
+    HACPO,
     LINEAR,
     assert_close,
     learner_of,
@@ -25,6 +26,7 @@ from tests.engines.training import (
     requests,
     rows_of,
     run,
+    seen,
     weights,
 )
 
@@ -81,6 +83,36 @@ def test_schedule_ends_with_the_last_step_whatever_the_number_of_updates(num_min
     places = [18 + 2 * m / num_minibatches for m in range(num_minibatches)]
     assert rates == pytest.approx([(1 + math.cos(math.pi * place / 20)) / 2 for place in places], abs=1e-15)
     assert rates[-1] > 0
+
+
+@pytest.mark.parametrize("recomputes_own", [False, True])
+def test_iterations_are_the_same_mini_batches_again_with_the_old_policy_of_before(recomputes_own: bool) -> None:
+    halves = [rows_of()[::2], rows_of()[1::2]]
+    results = []
+    for batches, num_iterations in ((halves, 2), (halves * 2, 1)):
+        model = small_model()
+        learner = learner_of(model, learning_rate=1e-2, schedule="cosine")
+        outcome = learner.update(
+            [minibatch(rows, HACPO) for rows in batches],
+            HACPO,
+            measures_cosine=False,
+            recomputes_own=recomputes_own,
+            num_iterations=num_iterations,
+            planned=range(4),
+        )
+        results.append((weights(model), seen(outcome, halves * 2), learner.num_updates))
+    assert torch.equal(results[0][0], results[1][0])
+    assert results[0][1:] == results[1][1:]
+    found = results[0][1]
+    assert [m.update for m in found.minibatches] == [0, 1, 2, 3]
+    # 1 + cos of 0, pi / 20, 2 pi / 20, 3 pi / 20
+    rates = [0.01 * (1 + math.cos(math.pi * m / 20)) / 2 for m in range(4)]
+    assert [m.learning_rate for m in found.minibatches] == pytest.approx(rates, abs=1e-15)
+    floors = {row.update: row.floor for row in found.rows if not row.is_own}
+    assert [floors[m] for m in range(4)] == pytest.approx([0.5, 0.525, 0.55, 0.575]), "m counts on"
+    ratios = {row.update: row.ratio for row in found.rows if row.is_own and row.index == 0}
+    assert ratios[0] != ratios[2]
+    assert not recomputes_own or ratios[0] == pytest.approx(1.0, abs=1e-6)
 
 
 def test_long_gradient_is_scaled_down_to_the_limit() -> None:

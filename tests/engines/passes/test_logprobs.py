@@ -89,6 +89,36 @@ def test_entropy_is_that_of_the_whole_distribution_and_has_no_gradient() -> None
     assert not scores.entropy_N.requires_grad
 
 
+def test_gradient_of_an_entropy_by_hand() -> None:
+    hidden_ND = torch.tensor([[1.0]], dtype=torch.float64)
+    weight_VD = torch.tensor([[math.log(3)], [0.0]], dtype=torch.float64).requires_grad_()
+    scores = token_scores(hidden_ND, weight_VD, None, torch.tensor([0]), has_entropy_gradient=True)
+    (gradient_VD,) = torch.autograd.grad(scores.entropy_N.sum(), weight_VD)
+    # -p (log p + H) of p = 3/4, 1/4 and H = 0.562335
+    assert gradient_VD.flatten().tolist() == pytest.approx([-0.20598980412527237, 0.20598980412527237], abs=1e-15)
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_gradients_of_entropies_are_those_of_the_full_log_softmax(temperature: float, is_chunked: bool) -> None:
+    hidden_ND, weight_VD, bias_V, target_N = head(vocabulary=VOCABULARY)
+    leaves = (hidden_ND, weight_VD, bias_V)
+    upstream_N, upstream_of_entropy_N = torch.linspace(-1.0, 2.0, 2 * NUM_TOKENS, dtype=torch.float64).chunk(2)
+    options = {"temperature": temperature, "has_entropy_gradient": True}
+    if is_chunked:
+        scores = token_scores(*leaves, target_N, chunk_mb=1, **options)  # type: ignore[arg-type]
+    else:
+        scores = scores_of_logits(hidden_ND @ weight_VD.T + bias_V, target_N, **options)  # type: ignore[arg-type]
+    logprob_NV = ((hidden_ND @ weight_VD.T + bias_V) / temperature).log_softmax(dim=1)
+    expected_N = logprob_NV[torch.arange(NUM_TOKENS), target_N]
+    expected_entropy_N = -(logprob_NV.exp() * logprob_NV).sum(dim=1)
+    assert_close(scores.entropy_N, expected_entropy_N)
+    value = (scores.logprob_N * upstream_N + scores.entropy_N * upstream_of_entropy_N).sum()
+    expected = (expected_N * upstream_N + expected_entropy_N * upstream_of_entropy_N).sum()
+    for one, other in zip(torch.autograd.grad(value, leaves), torch.autograd.grad(expected, leaves), strict=True):
+        assert_close(one, other)
+
+
 def test_chunk_size_does_not_matter() -> None:
     hidden_ND, weight_VD, bias_V, target_N = head(vocabulary=VOCABULARY)
     results = []

@@ -22,7 +22,12 @@ from hacpo_core.engines.sampling import transformers_sampler
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.decoders import ModelDecoder
 from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder
-from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler, choose, without_cudnn_attention
+from hacpo_core.engines.sampling.transformers_sampler import (
+    TransformersSampler,
+    choose,
+    narrowed,
+    without_cudnn_attention,
+)
 from hacpo_core.records import SamplingLimits
 from tests.engines.small import FAMILIES, Request, Response, logprobs_of, responses_of, scored, small_model
 
@@ -273,9 +278,12 @@ def test_sampling_never_leaves_the_nucleus(top_p: float) -> None:
     assert num_outside_argmax > 0 or top_p == 0.3
 
 
-def chosen(probabilities: list[float], uniforms: list[float], *, top_p: float = 1.0) -> list[int]:
+def chosen(
+    probabilities: list[float], uniforms: list[float], *, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0
+) -> list[int]:
     probability_BV = torch.tensor(probabilities, dtype=torch.float64).expand(len(uniforms), -1)
-    return choose(probability_BV, torch.tensor(uniforms, dtype=torch.float64), top_p=top_p).tolist()
+    limits = SamplingLimits(1.0, top_p, 8, top_k=top_k, min_p=min_p)
+    return choose(narrowed(probability_BV, limits), torch.tensor(uniforms, dtype=torch.float64)).tolist()
 
 
 def test_choice_inverts_the_cumulative_distribution() -> None:
@@ -294,6 +302,40 @@ def test_nucleus_is_the_smallest_set_that_holds_top_p() -> None:
     assert set(chosen(probabilities, grid, top_p=0.75)) == {1, 2, 3}
     assert set(chosen(probabilities, grid, top_p=1e-9)) == {1}
     assert Counter(chosen(probabilities, grid, top_p=0.65)) == {1: 58, 3: 42}  # 4/7 and 3/7
+
+
+def test_only_the_likeliest_tokens_are_chosen() -> None:
+    probabilities = [0.1, 0.4, 0.2, 0.3]
+    grid = [n / 100 for n in range(100)]
+    assert set(chosen(probabilities, grid, top_k=1)) == {1}
+    assert Counter(chosen(probabilities, grid, top_k=2)) == {1: 58, 3: 42}  # 4/7 and 3/7
+    assert chosen(probabilities, grid, top_k=4) == chosen(probabilities, grid, top_k=9) == chosen(probabilities, grid)
+    assert set(chosen(probabilities, grid, min_p=0.6)) == {1, 3}, "0.24 and more"
+    assert set(chosen(probabilities, grid, min_p=0.2)) == {0, 1, 2, 3}
+    assert set(chosen(probabilities, grid, min_p=1.0)) == {1}
+
+
+def test_top_p_is_a_share_of_what_min_p_and_top_k_leave() -> None:
+    probabilities = [0.1, 0.4, 0.2, 0.3]
+    grid = [n / 100 for n in range(100)]
+    assert set(chosen(probabilities, grid, top_p=0.55)) == {1, 3}
+    assert set(chosen(probabilities, grid, top_p=0.55, top_k=2)) == {1}, "0.4 of 0.7"
+    assert set(chosen(probabilities, grid, top_p=0.55, min_p=0.6)) == {1}
+    assert set(chosen(probabilities, grid, top_p=0.8, top_k=3, min_p=0.6)) == {1, 3}, "min_p leaves two"
+
+
+@pytest.mark.parametrize("fields", [{"top_k": 2}, {"min_p": 0.3}])
+def test_reported_log_probabilities_are_those_before_the_narrowing(fields: dict[str, Any]) -> None:
+    responses = responses_of(sampler_of().sample(REQUESTS, SamplingLimits(1.0, 1.0, 8, **fields)))
+    for request, response in zip(REQUESTS, responses, strict=True):
+        logprob_TV = logprobs_of(shared_model("qwen3"), Request(request.prompt_ids, response.token_ids))
+        own_T = logprob_TV[range(8), list(response.token_ids)]
+        assert response.logprobs == pytest.approx(own_T.tolist(), abs=1e-5)
+        if "top_k" in fields:
+            assert ((logprob_TV > own_T[:, None]).sum(dim=1) < 2).all()
+        else:
+            assert (own_T >= logprob_TV.amax(dim=1) + math.log(0.3) - 1e-5).all()
+    assert responses != responses_of(sampler_of().sample(REQUESTS, LIMITS))
 
 
 def test_nucleus_of_equal_probabilities_is_cut_by_their_order() -> None:
@@ -320,7 +362,7 @@ def test_blocks_choose_what_the_plain_cumulative_distribution_chooses(
     uniform_B = torch.rand(2000, generator=random, dtype=torch.float64)
     cumulative_BV = probability_BV.double().cumsum(dim=1)
     exact_B = torch.searchsorted(cumulative_BV, (uniform_B * cumulative_BV[:, -1])[:, None], right=True)[:, 0]
-    found_B = choose(probability_BV, uniform_B, top_p=1.0)
+    found_B = choose(probability_BV, uniform_B)
     gap_B = (cumulative_BV / cumulative_BV[:, -1:] - uniform_B[:, None]).abs().amin(dim=1)
     assert torch.equal(found_B[gap_B > 1e-6], exact_B[gap_B > 1e-6])
     assert int((gap_B > 1e-6).sum()) > 1980
@@ -358,8 +400,9 @@ def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(famil
 
 
 @pytest.mark.parametrize("size", [30, 128, 300])
-@pytest.mark.parametrize("top_p", [1.0, 0.9])
-def test_probabilities_that_are_no_numbers_still_give_a_token(size: int, top_p: float) -> None:
+@pytest.mark.parametrize("fields", [{}, {"top_p": 0.9}, {"top_p": 0.9, "top_k": 5, "min_p": 0.1}])
+def test_probabilities_that_are_no_numbers_still_give_a_token(size: int, fields: dict[str, Any]) -> None:
     """Training that diverged is reported by the learner; the sampler must not fail before."""
-    token_B = choose(torch.full((2, size), torch.nan), torch.tensor([0.0, 0.7], dtype=torch.float64), top_p=top_p)
+    probability_BV = narrowed(torch.full((2, size), torch.nan), replace(LIMITS, **fields))
+    token_B = choose(probability_BV, torch.tensor([0.0, 0.7], dtype=torch.float64))
     assert ((token_B >= 0) & (token_B < size)).all()

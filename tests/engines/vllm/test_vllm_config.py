@@ -55,8 +55,13 @@ def new_sampler(folder: Path, engine: EngineConfig, model: PreTrainedModel | Non
         ),
         (
             [VLLM, "rollout.top_p=0.9", "rollout.temperature=0.6"],
-            "rollout.top_p: got 0.9 with rollout.temperature 0.6, for which vLLM does not report",
+            "rollout.top_p: got 0.9 with rollout.temperature 0.6, for which vLLM does not .*set rollout.top_p=1,",
         ),
+        (
+            [VLLM, "rollout.top_k=20", "rollout.temperature=0.6"],
+            "rollout.top_k: got 20 with rollout.temperature 0.6, .*set rollout.top_k=0,",
+        ),
+        ([VLLM, "rollout.min_p=0.1", "rollout.temperature=0.6"], "rollout.min_p: got 0.1 with rollout.temperature 0.6"),
     ],
 )
 def test_bad_field_is_one_sentence_that_names_it(overrides: list[str], message: str) -> None:
@@ -148,6 +153,22 @@ def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(
     with pytest.raises(EngineError, match="sampling failed"):
         sampler.sample(requests, SamplingLimits(1.0, 1.0, 4))
     assert asked == [0, 2**63 - 1, 5, 2**63 - 1]
+
+
+def test_narrowing_is_passed_on_unless_the_likeliest_token_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=lambda **o: asked.append(o)))
+    monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: FailingEngine())
+    names = ("top_p", "top_k", "min_p")
+    for is_greedy, expected in ((False, (0.9, 20, 0.05)), (True, (1.0, 0, 0.0))):
+        sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
+        limits = SamplingLimits(1.0, 0.9, 4, is_greedy, top_k=20, min_p=0.05)
+        with pytest.raises(EngineError, match="sampling failed"):
+            sampler.sample([SampleRequest((1, 2), seed=0)], limits)
+        assert tuple(asked[-1][name] for name in names) == expected
+        assert sampler.reports_policy(limits) is is_greedy, "the engine was started for a policy without narrowing"
 
 
 def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

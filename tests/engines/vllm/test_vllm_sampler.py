@@ -316,6 +316,23 @@ def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_not
         sampler.close()
 
 
+def test_narrowed_samples_are_the_likeliest_tokens_with_the_policys_log_probabilities(tmp_path: Path) -> None:
+    sampler = sampler_of(model_of("qwen3"), tmp_path, top_p=0.5)  # an engine that reports before narrowing
+    try:
+        for limits in (SamplingLimits(1.0, 1.0, 20, top_k=2), SamplingLimits(1.0, 1.0, 20, min_p=0.5)):
+            narrow = responses_of(sampler.sample(REQUESTS, limits))
+            assert error_of(sampler, narrow) < 1e-5
+            for request, response in zip(REQUESTS, narrow, strict=True):
+                logprob_TV = logprobs_of(sampler.model, Request(request.prompt_ids, response.token_ids))
+                own_T1 = logprob_TV.gather(1, torch.tensor(response.token_ids)[:, None])
+                if limits.top_k:
+                    assert ((logprob_TV > own_T1 + 1e-5).sum(dim=1) < 2).all()
+                else:
+                    assert (own_T1[:, 0] >= logprob_TV.amax(dim=1) + math.log(0.5) - 1e-4).all()
+    finally:
+        sampler.close()
+
+
 @pytest.mark.parametrize(
     ("vllm", "max_tokens", "message"),
     [

@@ -26,7 +26,7 @@ def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
 
 def has_reference(config: ExperimentConfig) -> bool:
     """Whether each agent keeps its initial model beside the trained one."""
-    return config.method.objective.kl_coef > 0 or config.method.estimate.extrapolation != 1
+    return bool(config.method.objective.kl_coef > 0 or config.method.estimate.extrapolation != 1)
 
 
 def measures_cosine(config: ExperimentConfig) -> bool:

@@ -489,7 +489,8 @@ class Objective(Seam):
     no KL on foreign rows, H the mean entropy (nats) over the tokens of the mini-batch's own rows
 
     With `kl_aggregation: own_tokens`, the KL term is kl_coef * the mean over the tokens of the mini-batch's own rows.
-    With `top_entropy_share` below 1, only terms of own tokens with the highest entropy count; denominators stay.
+    With `top_entropy_share` below 1, only terms of own tokens with the highest entropy count, those of H too;
+    denominators stay.
     """
 
     kl_coef: float = setting(

@@ -11,6 +11,9 @@ Loss = -objective, one source. N rows of n_i tokens, L the response limit:
 | CISPO: `token_mean`       | 1 / sum n_i       |                               | `cispo`                            |
 | SAPO: `seq_mean_token_mean` | 1 / (N n_i)     |                               | `sapo`                             |
 | GMPO                      | 1 / N per row     | `geo_mean`                    |                                    |
+| LUSPO                     | n_i / N per row   |                               | `luspo`                            |
+| DPPO: `token_mean`        | 1 / sum n_i       | `dppo_tv`, `dppo_kl`          |                                    |
+| VESPO: `token_mean`       | 1 / sum n_i       |                               | `vespo`                            |
 
 Conventions of theirs that the project does not have:
 - TRL divides advantages by sigma + 1e-4; the project and verl by sigma + 1e-6. ddof is 1 in all three.
@@ -38,18 +41,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.algo.advantages import leave_one_out, whitened
+from hacpo_core.algo.advantages import (
+    decoupled,
+    leave_one_out,
+    length_weighted_baseline,
+    own_baseline,
+    standardise,
+    whitened,
+)
+from hacpo_core.algo.entropy import adapted_coefficient, top_share_threshold
 from hacpo_core.algo.groups import agent_std
 from hacpo_core.algo.objectives import kl_to_reference, sequence_weights
 from hacpo_core.algo.ratios import masked_mean
-from hacpo_core.engines.passes.loss import LossValue
+from hacpo_core.engines.passes.loss import LossValue, loss_value
 from hacpo_core.methods.base import Objective
 from hacpo_core.methods.objectives.cispo import Cispo
+from hacpo_core.methods.objectives.dppo import Dppo
 from hacpo_core.methods.objectives.gmpo import Gmpo
+from hacpo_core.methods.objectives.length_unbiased import LengthUnbiased
 from hacpo_core.methods.objectives.sapo import Sapo
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.methods.objectives.token_level import TokenLevel
+from hacpo_core.methods.objectives.vespo import Vespo
 from tests.algo.joint import joint
 from tests.algo.micro_batch import MicroBatch
 
@@ -200,6 +214,35 @@ def test_advantages_with_another_scale_are_trls(name: str, scale: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["binary", "graded", "two_agents"])
+def test_length_weighted_baseline_is_verls_opo(name: str) -> None:
+    case = REWARD_CASES[name]
+    reward_PAG, is_scored_PAG = rewards(case)
+    baseline = length_weighted_baseline(reward_PAG, is_scored_PAG, tensor(case["num_tokens_PAG"]))
+    found_PAG = standardise(reward_PAG, is_scored_PAG, baseline)
+    assert_close(found_PAG, tensor(case["others"]["opo"]))
+    assert float(found_PAG.abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("name", ["binary", "graded", "two_agents"])
+def test_decoupled_advantages_are_trls_once_its_larger_epsilon_is_put_in(name: str) -> None:
+    case = REWARD_CASES[name]
+    is_scored_PAG = rewards(case)[1]
+    parts = []
+    for reward_PAG in (tensor(case["reward_PAG"]), tensor(case["second_reward_PAG"])):
+        baseline = own_baseline(reward_PAG, is_scored_PAG)
+        assert baseline.std_PA is not None
+        scale_PA1 = ((baseline.std_PA + OUR_EPSILON) / (baseline.std_PA + TRL_EPSILON))[:, :, None]
+        parts.append(standardise(reward_PAG, is_scored_PAG, baseline) * scale_PA1)
+    for k in range(is_scored_PAG.shape[1]):
+        advantage_FR = torch.stack([part[:, k].flatten() for part in parts])
+        weight_F, every = tensor([1.0, 0.5]), torch.ones(advantage_FR.shape[1], dtype=torch.bool)
+        std = (weight_F @ advantage_FR).std()
+        found_R = decoupled(advantage_FR, weight_F, every) * (std + OUR_EPSILON) / (std + TRL_EPSILON)
+        assert_close(found_R, tensor(case["decoupled"])[:, k].flatten())
+        assert float(found_R.abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("name", ["binary", "graded", "two_agents"])
 def test_leave_one_out_is_verls_rloo(name: str) -> None:
     case = REWARD_CASES[name]
     reward_PAG, is_scored_PAG = rewards(case)
@@ -222,15 +265,84 @@ def test_batch_normalised_advantages_are_verls_reinforce_plus_plus(name: str, su
         assert_close(found_R, expected_PAG[:, k].flatten(), tolerance=1e-6)  # verl's mean adds 1e-8 to the count
 
 
-@pytest.mark.parametrize("loss_type", ["cispo", "sapo"])
+@pytest.mark.parametrize("loss_type", ["cispo", "sapo", "vespo"])
 @pytest.mark.parametrize("name", ORDINARY_CASES)
 def test_objectives_without_a_clip_and_their_gradients_are_trls(name: str, loss_type: str) -> None:
     case = LOSS_CASES[name]
     peer = next(r for r in case["trl"] if (r["level"], r["loss_type"]) == ("token", loss_type))
-    method: TokenLevel = Cispo(ratio_ceiling=1.0 + case["clip_high"]) if loss_type == "cispo" else Sapo()
-    aggregation = "token_mean" if loss_type == "cispo" else "seq_mean_token_mean"
+    methods: dict[str, TokenLevel] = {
+        "cispo": Cispo(ratio_ceiling=1.0 + case["clip_high"]), "sapo": Sapo(), "vespo": Vespo()
+    }  # fmt: skip
+    method = methods[loss_type]
+    aggregation = "seq_mean_token_mean" if loss_type == "sapo" else "token_mean"
     assert method.token_aggregation == aggregation
     result, gradient_BT = loss_and_gradient(method, rows_of(case, "token", aggregation), case)
+    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]))
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_entropy_terms_and_their_gradients_are_trls(name: str, place: int) -> None:
+    case = LOSS_CASES[name]
+    peer, rows = case["trl_entropy"][place], rows_of(case, "token", "token_mean")
+    mask_BT, entropy_BT = rows.mask_BT, (tensor(case["entropy_BT"]) * rows.mask_BT).requires_grad_()
+    trains_BT, coefficient = None, peer["coefficient"]
+    if peer["share"] < 1:
+        threshold = top_share_threshold(entropy_BT.detach()[mask_BT].numpy(), peer["share"])
+        trains_BT = mask_BT & (entropy_BT.detach() >= threshold)
+        assert 0 < int(trains_BT.sum()) < int(mask_BT.sum())
+        coefficient *= int(mask_BT.sum()) / int(trains_BT.sum())  # TRL's bonus is a mean over the tokens that train
+    logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
+    method = replace(method_of(case, "token"), entropy_coef=coefficient)
+    found = loss_value(
+        method,
+        replace(rows.rows(), trains_BT=trains_BT),
+        logprob_BT,
+        rows.row_weight_B,
+        update=0,
+        num_own_tokens=int(mask_BT.sum()),
+        entropy_BT=entropy_BT,
+    )
+    (-found.own).backward()
+    assert_close(-found.own.detach(), tensor(peer["loss"]))
+    assert logprob_BT.grad is not None
+    assert_close(logprob_BT.grad, tensor(peer["gradient_BT"]))
+    gradient_BT = torch.zeros_like(entropy_BT) if entropy_BT.grad is None else entropy_BT.grad * mask_BT
+    assert_close(gradient_BT, tensor(peer["entropy_gradient_BT"]) * mask_BT)
+
+
+def test_weight_of_the_entropy_bonus_adapts_as_trls() -> None:
+    case = FIXTURE["entropy_coefficients"]
+    found = [case["first"]]
+    for entropy in case["entropies"]:  # TRL's defaults
+        found.append(adapted_coefficient(found[-1], entropy, target=0.2, step=0.005, highest=1.0))
+    assert found[1:] == pytest.approx(case["coefficients"], abs=1e-12)
+    assert min(found) == 0.0
+
+
+@pytest.mark.parametrize("divergence", ["tv", "kl"])
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_divergence_bounded_objective_and_its_gradient_are_verls(name: str, divergence: str) -> None:
+    case = LOSS_CASES[name]
+    peer = next(r for r in case["verl"] if r["loss_name"] == f"dppo_{divergence}")
+    method = Dppo(
+        divergence=divergence, divergence_low=case["clip_low"], divergence_high=case["clip_high"], ratio_ceiling=1e6
+    )
+    result, gradient_BT = loss_and_gradient(method, rows_of(case, "token", "token_mean"), case)
+    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]))
+
+
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_length_unbiased_objective_and_its_gradient_are_trls(name: str) -> None:
+    case = LOSS_CASES[name]
+    peer = next(r for r in case["trl"] if r["loss_type"] == "luspo")
+    method = LengthUnbiased(sequence_low=case["clip_low"], sequence_high=case["clip_high"])
+    rows = rows_of(case, "sequence", "seq_mean_token_mean")
+    num_tokens_B = rows.mask_BT.sum(dim=1)
+    weight_B = method.row_weights(torch.zeros_like(num_tokens_B), num_tokens_B, max_tokens=case["max_tokens"])
+    result, gradient_BT = loss_and_gradient(method, replace(rows, row_weight_B=weight_B), case)
     assert_close(-result.own.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
 

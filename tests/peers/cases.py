@@ -30,6 +30,11 @@ class RewardCase:
         """Lengths of the responses, from 1 to 7."""
         return (1 + np.arange(self.reward_PAG.size) * 3 % 7).reshape(self.reward_PAG.shape).astype(float)
 
+    @property
+    def second_reward_PAG(self) -> Array:
+        """Rewards of a second function, from the lengths: 0, 0.5 or 1."""
+        return self.num_tokens_PAG % 3 / 2
+
 
 @dataclass(frozen=True, slots=True)
 class LossCase:
@@ -49,6 +54,7 @@ class LossCase:
     reference_logprob_BT: Array
     advantage_B: Array
     sampler_logprob_BT: Array
+    entropy_BT: Array
     correction_limit: float = 1.5
 
 
@@ -114,6 +120,7 @@ def _loss_case(
         reference_logprob_BT=(old_BT + 0.4 * generator.normal(size=shape)).round(DECIMALS),
         advantage_B=advantage_B.round(DECIMALS),
         sampler_logprob_BT=(old_BT + 0.3 * _generator(f"{name} sampler").normal(size=shape)).round(DECIMALS),
+        entropy_BT=_generator(f"{name} entropy").exponential(0.7, shape).round(DECIMALS),
     )
 
 

@@ -28,6 +28,8 @@ from cases import LossCase, RewardCase, loss_cases, reward_cases
 
 FIXTURE = Path(__file__).with_name("fixture.json")
 PACKAGES = ("trl", "verl", "torch", "transformers", "numpy")
+ENTROPIES, FIRST_COEFFICIENT = [0.1, 0.2, 0.3, 0.5, 0.4, 0.1], 0.004
+REWARD_WEIGHTS = (1.0, 0.5)
 SIGNIFICANT_DIGITS = 13
 TOLERANCE = 1e-11
 
@@ -38,6 +40,11 @@ def make_fixture() -> dict[str, Any]:
         "versions": {name: version(name).partition("+")[0] for name in PACKAGES},
         "advantages": [_advantages(case) for case in reward_cases()],
         "losses": [_losses(case) for case in loss_cases()],
+        "entropy_coefficients": {
+            "entropies": ENTROPIES,
+            "first": FIRST_COEFFICIENT,
+            "coefficients": peer_trl.entropy_coefficients(ENTROPIES, first=FIRST_COEFFICIENT),
+        },
     }
 
 
@@ -55,6 +62,10 @@ def _advantages(case: RewardCase) -> dict[str, Any]:
             for scale in ("batch", "none")
         },
         "num_tokens_PAG": case.num_tokens_PAG,
+        "second_reward_PAG": case.second_reward_PAG,
+        "decoupled": peer_trl.decoupled_advantages(case.reward_PAG, case.second_reward_PAG, REWARD_WEIGHTS)
+        if len(peers) > 1
+        else [],
         "others": peer_verl.other_advantages(case.reward_PAG, case.num_tokens_PAG) if len(peers) > 1 else {},
     }
 
@@ -66,6 +77,7 @@ def _losses(case: LossCase) -> dict[str, Any]:
         "verl_k3": peer_verl.k3(case),
         "trl": peer_trl.policy_losses(case),
         "trl_corrected": peer_trl.corrected_losses(case),
+        "trl_entropy": peer_trl.entropy_losses(case),
         "verl_weights": peer_verl.correction_weights(case),
     }
 
@@ -76,6 +88,7 @@ def to_json(fixture: dict[str, Any]) -> str:
     for key in ("advantages", "losses"):
         records = ",\n".join(json.dumps(_plain(record), separators=(",", ":")) for record in fixture[key])
         parts.append(f'"{key}": [\n{records}\n]')
+    parts.append(f'"entropy_coefficients": {json.dumps(_plain(fixture["entropy_coefficients"]))}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

@@ -10,6 +10,7 @@ Shapes: P problem, A agent, G response, B sequence, T token.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +23,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 LEVELS = ("token", "sequence")
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
-TOKEN_LOSS_TYPES = ("cispo", "sapo")
+TOKEN_LOSS_TYPES = ("cispo", "sapo", "vespo")
 KL_COEF = 0.05
+ENTROPY_TERMS = ((0.4, 0.0), (1.0, 0.3), (0.4, 0.3))
+"""share of the tokens that train, and weight of the bonus"""
 CORRECTIONS = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")
 
 
@@ -39,16 +42,52 @@ def grpo_advantages(reward_PAG: Array, *, is_pooled: bool, scale: str = "group")
     return scored["advantages"].numpy().reshape(reward_PAG.shape)
 
 
+def decoupled_advantages(reward_PAG: Array, second_PAG: Array, weights: tuple[float, float]) -> Array:
+    """TRL's advantage from two reward functions that are normalised each over its group, one agent's step by itself."""
+    found = np.empty_like(reward_PAG)
+    for k in range(reward_PAG.shape[1]):
+        reward_BF = np.stack([each[:, k].ravel() for each in (reward_PAG, second_PAG)], axis=1)
+        scored = _generated(
+            reward_BF,
+            [[1]] * len(reward_BF),
+            num_generations=reward_PAG.shape[2],
+            scale_rewards="group",
+            reward_funcs=[None, None],
+            reward_func_names=["verdict", "second"],
+            reward_weights=torch.tensor(weights, dtype=torch.float64),
+            multi_objective_aggregation="normalize_then_sum",
+        )
+        found[:, k] = scored["advantages"].numpy().reshape(found[:, k].shape)
+    return found
+
+
+def entropy_coefficients(entropies: list[float], *, first: float) -> list[float]:
+    """TRL's adaptive weight of the entropy bonus after each of several updates with these mean entropies."""
+    trainer = _loss_trainer(
+        None, "token", "dapo", 0.0, top_entropy_quantile=1.0, _entropy_bonus_enabled=True, entropy_coef=first,
+        use_adaptive_entropy=True, _last_world_entropy=0.0, _entropy_window_stats=None,
+    )  # fmt: skip
+    for entropy in entropies:
+        logprob_BT = torch.full((2, 3), -1.0, dtype=torch.float64, requires_grad=True)
+        entropy_BT = torch.full((2, 3), entropy, dtype=torch.float64)
+        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logprob_BT, entropy_BT, None)  # noqa: B023
+        mask_BT = torch.ones(2, 3, dtype=torch.int64)
+        GRPOTrainer._compute_loss(trainer, None, _loss_inputs(mask_BT, torch.zeros(2), logprob_BT.detach()))
+    return [float(value) for value in trainer._metrics["train"]["entropy_coef"]]
+
+
 def _generated(
     reward_B: Array, completions: list[list[int]], sampled: list[list[float]] | None = None, **attributes: Any
 ) -> dict[str, torch.Tensor]:
     """What TRL makes of these completions, their rewards and the log-probabilities that a sampler gave them."""
     num_rows = len(reward_B)
+    one_function = {
+        "reward_funcs": [None],
+        "reward_func_names": ["verdict"],
+        "reward_weights": torch.ones(1, dtype=torch.float64),
+        "multi_objective_aggregation": "sum_then_normalize",
+    }
     trainer = _trainer(
-        reward_funcs=[None],
-        reward_func_names=["verdict"],
-        reward_weights=torch.ones(1, dtype=torch.float64),
-        multi_objective_aggregation="sum_then_normalize",
         beta=0.0,
         environment_factories=None,
         environments=None,
@@ -60,8 +99,8 @@ def _generated(
         _pending_extra_logs={},
         _pending_metrics={},
         _generate=lambda prompts: ([[1]] * num_rows, completions, None, [""] * num_rows, sampled, {}, None, None),
-        _calculate_rewards=lambda *_: torch.from_numpy(reward_B.reshape(-1, 1).copy()),
-        **attributes,
+        _calculate_rewards=lambda *_: torch.from_numpy(reward_B.reshape(num_rows, -1).copy()),
+        **{**one_function, **attributes},
     )
     torch.set_default_dtype(torch.float64)
     try:
@@ -77,7 +116,43 @@ def policy_losses(case: LossCase) -> list[dict[str, Any]]:
         for level in LEVELS
         for loss_type in LOSS_TYPES
         for kl_coef in (0.0, KL_COEF)
-    ] + [_policy_loss(case, "token", loss_type, 0.0) for loss_type in TOKEN_LOSS_TYPES]
+    ] + [
+        *(_policy_loss(case, "token", loss_type, 0.0) for loss_type in TOKEN_LOSS_TYPES),
+        _policy_loss(case, "sequence", "luspo", 0.0),
+    ]
+
+
+def entropy_losses(case: LossCase) -> list[dict[str, Any]]:
+    """Loss and gradients with only the tokens of highest entropy, with an entropy bonus, and with both."""
+    found = []
+    for share, coefficient in ENTROPY_TERMS:
+        logprob_BT, entropy_BT = (
+            torch.from_numpy(value).requires_grad_() for value in (case.logprob_BT, case.entropy_BT)
+        )
+        trainer = _loss_trainer(
+            case,
+            "token",
+            "dapo",
+            0.0,
+            top_entropy_quantile=share,
+            _entropy_bonus_enabled=coefficient > 0,
+            entropy_coef=coefficient,
+            use_adaptive_entropy=False,
+            _get_per_token_logps_and_entropies=lambda *_, pair=(logprob_BT, entropy_BT, None), **__: pair,
+        )
+        loss = GRPOTrainer._compute_loss(trainer, None, _inputs_of(case))
+        loss.backward()
+        gradient_BT = np.zeros_like(case.entropy_BT) if entropy_BT.grad is None else entropy_BT.grad.numpy()
+        found.append(
+            {
+                "share": share,
+                "coefficient": coefficient,
+                "loss": loss.item(),
+                "gradient_BT": logprob_BT.grad.numpy(),
+                "entropy_gradient_BT": gradient_BT,
+            }
+        )
+    return found
 
 
 def corrected_losses(case: LossCase) -> list[dict[str, Any]]:
@@ -119,35 +194,18 @@ def _policy_loss(
 ) -> dict[str, Any]:
     logprob_BT = torch.from_numpy(case.logprob_BT).requires_grad_()
     entropy_BT = torch.zeros_like(logprob_BT)
-    trainer = _trainer(
-        aux_loss_enabled=False,
+    trainer = _loss_trainer(
+        case,
+        level,
+        loss_type,
+        kl_coef,
         top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None,
-        importance_sampling_level=level,
-        beta=kl_coef,
-        loss_type=loss_type,
-        epsilon_low=case.clip_low,
-        # CISPO's is the ceiling itself.
-        epsilon_high=1.0 + case.clip_high if loss_type == "cispo" else case.clip_high,
-        max_completion_length=case.max_tokens,
-        current_gradient_accumulation_steps=1,
         _entropy_bonus_enabled=False,
         use_vllm=correction is not None,
         vllm_importance_sampling_correction=correction is not None,
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprob_BT, entropy_BT, None),
     )
-    mask_BT = torch.from_numpy(case.mask_BT.astype(np.int64))
-    ids_BT = torch.zeros_like(mask_BT)
-    inputs = {
-        "prompt_ids": ids_BT[:, :1],
-        "prompt_mask": mask_BT[:, :1],
-        "completion_ids": ids_BT,
-        "completion_mask": mask_BT,
-        "advantages": torch.from_numpy(case.advantage_B),
-        "old_per_token_logps": torch.from_numpy(case.old_logprob_BT),
-        "ref_per_token_logps": torch.from_numpy(case.reference_logprob_BT),
-        "num_items_in_batch": mask_BT.sum(),
-    }
+    inputs = _inputs_of(case)
     if correction is not None:
         inputs["importance_sampling_ratio"] = correction
     loss = GRPOTrainer._compute_loss(trainer, None, inputs)
@@ -160,6 +218,46 @@ def _policy_loss(
         "gradient_BT": logprob_BT.grad.numpy(),
         "clipped_share": next(iter(trainer._metrics["train"]["clip_ratio/region_mean"]), 0.0),
     }
+
+
+def _inputs_of(case: LossCase) -> dict[str, Any]:
+    mask_BT = torch.from_numpy(case.mask_BT.astype(np.int64))
+    inputs = _loss_inputs(mask_BT, torch.from_numpy(case.advantage_B), torch.from_numpy(case.old_logprob_BT))
+    return {**inputs, "ref_per_token_logps": torch.from_numpy(case.reference_logprob_BT)}
+
+
+def _loss_inputs(mask_BT: torch.Tensor, advantage_B: torch.Tensor, old_logprob_BT: torch.Tensor) -> dict[str, Any]:
+    ids_BT = torch.zeros_like(mask_BT)
+    return {
+        "prompt_ids": ids_BT[:, :1],
+        "prompt_mask": mask_BT[:, :1],
+        "completion_ids": ids_BT,
+        "completion_mask": mask_BT,
+        "advantages": advantage_B,
+        "old_per_token_logps": old_logprob_BT,
+        "num_items_in_batch": mask_BT.sum(),
+    }
+
+
+def _loss_trainer(
+    case: LossCase | None, level: str, loss_type: str, kl_coef: float, **attributes: Any
+) -> SimpleNamespace:
+    low, high = (0.2, 0.28) if case is None else (case.clip_low, case.clip_high)
+    trainer = _trainer(
+        aux_loss_enabled=False,
+        off_policy_mask_threshold=None,
+        importance_sampling_level=level,
+        beta=kl_coef,
+        loss_type=loss_type,
+        epsilon_low=low,
+        epsilon_high=1.0 + high if loss_type == "cispo" else high,  # CISPO's is the ceiling itself
+        max_completion_length=1 if case is None else case.max_tokens,
+        current_gradient_accumulation_steps=1,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        **attributes,
+    )
+    trainer.get_high_entropy_mask = partial(GRPOTrainer.get_high_entropy_mask, trainer)
+    return trainer
 
 
 def _trainer(**attributes: Any) -> SimpleNamespace:

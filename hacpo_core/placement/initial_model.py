@@ -124,7 +124,8 @@ class InitialModel:
             if warm_up.kind == "weak_driven":
                 weak = find_weak_model(warm_up.weak, agent=self.name)
                 check_model_folder(weak, agent=self.name, has_template_override=True)
-            read_solutions(self.field, warm_up, self.data_dir)
+            if warm_up.source == "file":
+                read_solutions(self.field, warm_up, self.data_dir)
 
     def make_base(self) -> Path:
         """The folder of the model before its warm-up, made if it does not exist.

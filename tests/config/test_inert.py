@@ -93,9 +93,10 @@ WITHOUT_EFFECT_HERE = {
     "method.estimate.metric": "verdicts are 0 or 1",
     "method.estimate.floor": "no capability is below it",
     "method.objective.sequence_high": "no own ratio is above either bound",
+    "method.objective.mask_truncated": "no response is cut",
     "method.objective.log_ratio_clamp": "no row's log-ratio is 10",
     "rollout.max_prompt_tokens": "all prompts are shorter",
-    "rollout.max_response_tokens": "responses end at the model's last position",
+    "rollout.max_response_tokens": "all responses end before it",
     "rollout.stops_at_turn_end": "the tokenizer's end token is the turn's",
     "rollout.batch_size": "all responses fit in one batch",
 }

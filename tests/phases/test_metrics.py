@@ -34,7 +34,7 @@ def test_clip_shares_of_a_token_level_method_are_of_tokens(small_plan: Callable[
 
 
 def test_share_of_masked_rows_is_logged_and_no_cut_row_is_trained(small_plan: Callable[..., Plan]) -> None:
-    words = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]", "rollout.max_response_tokens=2")
+    words = ("train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]", "rollout.max_response_tokens=16")
     planned = small_plan("hacpo", *words, "method.objective.mask_truncated=all", "engine.skip_zero_advantage=false")
     run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)

@@ -65,6 +65,7 @@ class Job:
     skips_all: bool = False
     num_rows: int = 8
     has_reference: bool = False
+    objective: Mapping[str, Any] = field(default_factory=dict)
     bucket: int | None = None  # elements that DeepSpeed reduces at once
     start: Saved | None = None
 
@@ -118,7 +119,8 @@ def train(job: Job) -> Trained:
 
 
 def trained_by(learner: BaseLearner, job: Job) -> Trained:
-    method = replace(GRPO if job.method == "grpo" else HACPO, kl_coef=0.1 if job.has_reference else 0.0)
+    kl_coef = 0.1 if job.has_reference else 0.0
+    method = replace(GRPO if job.method == "grpo" else HACPO, kl_coef=kl_coef, **job.objective)
     source = small_model(job.family, num_layers=2)
     rows = [
         rows_of(num_cross=0 if job.method == "grpo" else 3, seed=seed, model=source)[: job.num_rows]
@@ -174,8 +176,8 @@ def assert_same_training(found: Trained, expected: Trained, *, tolerance: float 
 
 
 def vars_of(outcome: Any) -> dict[str, float]:
-    names = [field.name for field in fields(outcome) if field.name != "gradient_cosine"]
-    return {name: float(getattr(outcome, name)) for name in names}
+    values = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "gradient_cosine"}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def test_deepspeed_that_was_imported_for_a_gpu_trains_a_model_on_the_cpu() -> None:
@@ -230,6 +232,17 @@ def test_gradient_of_two_ranks_is_that_of_one_process(family: str, stage: int) -
     before = weights(small_model(family, num_layers=2))
     # LINEAR's step is the gradient: had DeepSpeed's average over two ranks been kept, half of it would be missing
     assert ((expected.weights - before) / 2).abs().max() > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_entropy_terms_of_two_ranks_are_those_of_one_process(stage: int) -> None:
+    terms = {"entropy_coef": 0.1, "entropy_target": 100.0, "top_entropy_share": 0.4}
+    plain = train(Job(None, method="grpo"))
+    expected = train(Job(None, method="grpo", objective=terms))
+    assert (expected.weights - plain.weights).abs().max() > 100 * TOLERANCE
+    assert [m.entropy_coef for m in expected.outcome.minibatches] == [0.1, pytest.approx(0.105)]
+    for found in train_on(2, Job(stage, method="grpo", objective=terms)):
+        assert_same_training(found, expected)
 
 
 def train_without_the_factor(job: Job) -> Trained:

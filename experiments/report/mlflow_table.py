@@ -57,9 +57,10 @@ class _Row:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters that all of its experiments have in common; method and models are the grid's."""
+        """Parameters of its experiments about which they agree, each agent's own too; method and models are the grid's."""
         configs = [parameters(run.plan.config) for run in self.runs]
-        common = {name: value for name, value in configs[0].items() if all(c.get(name) == value for c in configs)}
+        merged = {name: value for config in configs for name, value in config.items()}
+        common = {name: value for name, value in merged.items() if all(c.get(name, value) == value for c in configs)}
         cell = self.runs[0].cell
         names = {"pair": cell.pair, "method": cell.method, "label": cell.label, "seed": cell.seed}
         models = {"model_pair": " + ".join(run.cell.agent for run in self.runs)}

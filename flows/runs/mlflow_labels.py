@@ -22,6 +22,7 @@ _SYMBOLS = {
 """the paper's symbols for fields of some methods; the floor is 1 - δ"""
 SYMBOLS = ("α", "δ", "floor", "δ_step", "K")
 """the symbols, as parameters of those runs in which their fields act"""
+_NAMES = ("pair.name", "method.name")
 _FORBIDDEN = re.compile(r"[^/\w.\- :]")
 """characters that a key in MLflow may not have"""
 
@@ -32,16 +33,17 @@ def membership(kind: str, name: str) -> str:
 
 
 def parameters(config: ExperimentConfig) -> dict[str, Any]:
-    """Method, models and seed, the paper's symbols for fields that act, and all fields that differ from their defaults.
+    """Method, models and seed, the paper's symbols for fields that act, and what differs from the schema's defaults.
 
-    Grids and pairs can change, which a parameter cannot: they are tags.
+    Of the latter only fields that can change results, and no names. Grids and pairs can change, which a parameter cannot: they are tags.
     """
     acting = {field.name: field for field in fields_of(config) if field.inert is None}
     symbols = {symbol: acting[name].value for symbol, name in _SYMBOLS.items() if name in acting}
     if "floor" in symbols:
         symbols["δ"] = round(1.0 - symbols["floor"], 12)
     names = {"method": config.method.name, "model_pair": " + ".join(config.pair.agents), "seed": config.seed}
-    return {**names, **symbols, **{name: field.value for name, field in acting.items() if not field.is_default}}
+    changed = {name: field.value for name, field in acting.items() if field.is_identity and not field.is_default}
+    return {**names, **symbols, **{name: value for name, value in changed.items() if name not in _NAMES}}
 
 
 def tags(plan: Plan) -> dict[str, str]:

@@ -8,12 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from mlflow.tracking import MlflowClient
 
+from dashboards.mlflow_page import MlflowPage
 from experiments.planner import GridPlan
 from experiments.report import write_report
+from flows.service.processes import Record
+from tests.dashboards.browsing import chromium, reason_to_skip, screenshots
 from tests.experiments.report.finished import AGENTS, finished, grid_of
+from tests.waiting import wait_until
 
 TEST = "arithmetic_test"
 METRICS = {"tokens/sampled": 500.0, "tokens/trained": 200.0, "time/rollout_s": 9.0, "reward/mean": 0.5}
@@ -63,7 +68,9 @@ def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridPl
     assert gspo.data.params.items() >= (names | {"method": "gspo"}).items()
     assert not {"α", "δ", "floor", "K"} & set(gspo.data.params), "they do not act"
     assert hacpo.data.params["train.num_steps"] == "2"
-    assert "optimizer.weight_decay" not in hacpo.data.params, "a default"
+    assert not {"optimizer.weight_decay", "runtime.runs_dir", "method.name"} & set(hacpo.data.params)
+    warm_up = {f"pair.agents.{agent}.warm_up.num_steps": "700" for agent in AGENTS}
+    assert hacpo.data.params.items() >= warm_up.items() and gspo.data.params.items() >= warm_up.items()
     for run in (hacpo, gspo):
         assert run.data.tags.items() >= {"grid.grid": "true", "pair.tiny": "true", "hacpo.kind": "row"}.items()
         assert run.info.status == "FINISHED"
@@ -139,3 +146,50 @@ def test_store_that_is_away_is_a_warning_and_the_report_is_written(
     page = write_report(grid, tmp_path / "out").page
     assert page.is_file()
     assert "`hacpo report grid` sends it later" in caplog.text
+
+
+def responds(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
+def test_mlflows_own_page_groups_rows_by_method_and_compares_two(grid: GridPlan, tmp_path: Path) -> None:
+    write_report(grid, tmp_path / "out")
+    experiment = json.loads((tmp_path / "mlflow.json").read_text(encoding="utf-8"))["experiment"]
+    (tmp_path / "prefect").mkdir()
+    page = MlflowPage(tmp_path, Record(tmp_path / "prefect", "mlflow-page"))
+    try:
+        page.ensure()
+        wait_until(lambda: responds(page.url), "MLflow's page")
+        with chromium() as browser:
+            tab = browser.new_page(viewport={"width": 1600, "height": 620})
+            tab.set_default_timeout(60_000)
+            view = f"{page.url}/#/experiments/{experiment}/runs?viewStateShareKey=hacpo"
+            tab.goto(view)
+            tab.get_by_text("tiny gspo seed 0").wait_for()
+            assert not tab.get_by_text("grid grid").count(), "the view shows rows alone"
+            tab.get_by_role("button", name="Close", exact=True).click()  # MLflow's assistant
+            tab.get_by_role("button", name="Hide banner").click()
+            tab.screenshot(path=str(screenshots(tmp_path) / "mlflow_table.png"))
+            for name in ("tiny hacpo seed 0", "tiny gspo seed 0"):
+                row = tab.locator("[role=row]").filter(has_text=name).first.get_attribute("row-id")
+                tab.locator(f"[role=row][row-id='{row}'] input[type=checkbox]").first.click()
+            tab.get_by_role("button", name="Compare").click()
+            tab.get_by_text("Show diff only").first.wait_for()
+            compared = tab.inner_text("body")
+            for values in ("α\t1.0\t", "δ_step\t0.025\t", "K\t5\t", "method\thacpo\tgspo"):
+                assert values in compared
+            metrics = compared.rpartition("\nMetrics\nShow diff only\n")[2].partition("\nArtifacts\n")[0].split("\n")
+            place, num_metrics = metrics.index(f"mean/{TEST}"), len(metrics) // 3  # the names, then a pair for each
+            assert metrics[num_metrics + 2 * place :][:2] == ["0.625", "0.5"]
+            tab.screenshot(path=str(screenshots(tmp_path) / "mlflow_compare.png"))
+            tab.goto(view)
+            tab.get_by_role("button", name="Group by").click()
+            tab.get_by_role("menuitemcheckbox", name="method", exact=True).click()
+            tab.get_by_text("0.625 (average)").wait_for()
+    finally:
+        page.end()

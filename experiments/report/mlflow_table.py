@@ -57,7 +57,7 @@ class _Row:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters of its experiments about which they agree, each agent's own too; method and models are the grid's."""
+        """Parameters about which its experiments agree, each agent's own too; method and models are the grid's."""
         configs = [parameters(run.plan.config) for run in self.runs]
         merged = {name: value for config in configs for name, value in config.items()}
         common = {name: value for name, value in merged.items() if all(c.get(name, value) == value for c in configs)}

@@ -35,7 +35,8 @@ def membership(kind: str, name: str) -> str:
 def parameters(config: ExperimentConfig) -> dict[str, Any]:
     """Method, models and seed, the paper's symbols for fields that act, and what differs from the schema's defaults.
 
-    Of the latter only fields that can change results, and no names. Grids and pairs can change, which a parameter cannot: they are tags.
+    Of the latter only fields that can change results, and no names. Grids and pairs can change, which a parameter
+    cannot: they are tags.
     """
     acting = {field.name: field for field in fields_of(config) if field.inert is None}
     symbols = {symbol: acting[name].value for symbol, name in _SYMBOLS.items() if name in acting}

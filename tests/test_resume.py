@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import multiprocessing
 import os
 import random
@@ -21,6 +20,7 @@ from flows.runs.build import open_experiment
 from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
+from flows.runs.tracking import send_late
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.evaluation.results import results
 from hacpo_core.files import read_json
@@ -76,7 +76,7 @@ def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> N
     wrap(TransformersSampler, "prefill", "sampling")
     wrap(checkpoints, "write_tensors", "checkpoint")
     wrap(tracking.MlflowClient, "log_batch", "tracking")
-    sending.SEND_EVERY_S = math.inf  # all steps but the first wait for the end: the most that a kill can take
+    sending.SEND_EVERY_S = 1e6  # all steps but the first wait for the end: the most that a kill can take
 
 
 def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection: Any) -> None:
@@ -135,6 +135,7 @@ def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(
         exit_code, _ = run_process(killed)
         assert exit_code == 0, place
         assert outcome(killed) == expected, place
+        assert send_late(killed), "as the next command does, if the kill came after the result"
         assert mlflow_points(runs_dir / "mlflow.db") == points, place
     print(f"\n{len(places)} of {len(places)} kills resumed to the same bits:", *places, sep="\n  ")
 

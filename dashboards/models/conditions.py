@@ -13,10 +13,10 @@ from hacpo_core.errors import ConfigError
 
 Lookup = Callable[[str], Any]
 """column -> a run's value of it: a number, a text, a list of texts, or None"""
-_PART = re.compile(r"(?P<column>[\w./:+-]+)(?P<operator>==|!=|!~|>=|<=|=|~|>|<)(?P<value>.*)", re.DOTALL)
+_PART = re.compile(r"(?P<column>[\w./:+@-]+)(?P<operator>==|!=|!~|>=|<=|=|~|>|<)(?P<value>.*)", re.DOTALL)
 HELP = (
     "column=value, == exactly this text, != not, ~ contains, !~ does not, > >= < <= numbers; a,b any of several; "
-    "a bare word: in the id"
+    "a bare word: in the id; reward@5, accuracy@best: at a step, or the highest"
 )
 
 

@@ -41,7 +41,11 @@ COLUMNS: Mapping[str, str] = {
     "tags": "tags of this run; also tag, for conditions",
     "note": "note on this run",
 }
-"""columns that every run has, with their meaning; fields of the configuration and metrics are columns too"""
+"""columns that every run has, with their meaning; fields of the configuration and metrics are columns too
+
+COLUMN@STEP is a reward, an accuracy or a metric at a step, COLUMN@best its highest value.
+"""
+BEST = "best"
 
 
 class RunTables:
@@ -121,8 +125,24 @@ class RunTables:
             return {}
         store = StepStore(root)
         path = store.folder(progress.step) / "metrics.json"
-        found: Mapping[str, float] = self._keep("metrics", root, path, lambda: _last_metrics(store, progress.step))
+        found: Mapping[str, float] = self._keep("metrics", root, path, lambda: _step_metrics(store, progress.step))
         return found
+
+    def metric_at(self, name: str, metric: str, at: str) -> float | None:
+        """A metric of a run, mean over agents, after a step or the highest of all steps; None if it is not known."""
+        root, progress = self._runs.root_of(name), self._runs.status(name).progress
+        if progress is None or not progress.step:
+            return None
+        store, last = StepStore(root), progress.step
+        steps = range(1, last + 1) if at == BEST else range(int(at), int(at) + 1)
+        path = store.folder(steps[-1]) / "metrics.json"
+
+        def read() -> float | None:
+            found = [values[metric] for step in steps if metric in (values := _step_metrics(store, step))]
+            return max(found, default=None, key=lambda value: -math.inf if math.isnan(value) else value)
+
+        value: float | None = self._keep(f"{metric}@{at}", root, path, read)
+        return value
 
     def status(self, name: str) -> Any:
         """State of a run."""
@@ -176,6 +196,11 @@ class _Run:
             return list(self.notes.tags)
         if column == "note":
             return self.notes.note
+        name, _, at = column.partition("@")
+        if progress is not None and (at == BEST or at.isdecimal()):
+            if name.partition(".")[0] == "accuracy":
+                return _accuracy(name, progress, at)
+            return self._tables.metric_at(self.name, "reward/mean" if name == "reward" else name, at)
         if "/" in column:
             return self._tables.metrics(self.name).get(column)
         measured = _measured(column, progress) if progress is not None else None
@@ -192,10 +217,7 @@ def _measured(column: str, progress: Progress) -> float | None:
             return progress.rewards.get(rest)
         return statistics.fmean(progress.rewards.values()) if progress.rewards else None
     if name == "accuracy":
-        benchmark, _, agent = rest.partition(".")
-        own = [e for e in progress.evaluations if benchmark in ("", e.benchmark) and agent in ("", e.agent)]
-        last = max((e.step for e in own), default=0)
-        return statistics.fmean(e.value for e in own if e.step == last) if own else None
+        return _accuracy(column, progress, "last")
     spent = total_spent(progress)
     return {
         "step": progress.step,
@@ -206,7 +228,24 @@ def _measured(column: str, progress: Progress) -> float | None:
     }.get(column)
 
 
-def _last_metrics(store: StepStore, step: int) -> Mapping[str, float]:
+def _accuracy(column: str, progress: Progress, at: str) -> float | None:
+    """Mean over agents and benchmarks at a step, at the last one, or at the best of those that have as many values."""
+    _, benchmark, agent = (*column.split(".", 2), "", "")[:3]
+    by_step: dict[int, list[float]] = {}
+    for found in progress.evaluations:
+        if benchmark in ("", found.benchmark) and agent in ("", found.agent):
+            by_step.setdefault(found.step, []).append(found.value)
+    if at.isdecimal():
+        values = by_step.get(int(at))
+        return statistics.fmean(values) if values else None
+    if not by_step:
+        return None
+    most = max(map(len, by_step.values()))
+    means = {step: statistics.fmean(values) for step, values in by_step.items()}
+    return means[max(by_step)] if at == "last" else max(means[s] for s, v in by_step.items() if len(v) == most)
+
+
+def _step_metrics(store: StepStore, step: int) -> Mapping[str, float]:
     try:
         agents: Mapping[str, Mapping[str, float]] = store.metrics(step)["agents"]
     except StoreError:

@@ -276,13 +276,23 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
 
 
 def test_chart_of_nothing_says_so_and_offers_no_files(tab: Any, served: str, runs_dir: Path) -> None:
-    write_grid(runs_dir, seeds=(0,))
+    write_grid(runs_dir, methods=("hacpo",))
     open_page(tab, f"{served}/compare")
     wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
     verdict = tab.locator("#verdict")
     assert "Not yet" in verdict.inner_text()
     wait_until(lambda: not verdict.get_by_label("CSV of verdict").is_visible())
     assert tab.locator("#curves").get_by_label("CSV of curves").is_visible()
+    assert tab.complaints == []
+
+
+def test_chart_of_one_seed_draws_the_difference_as_one_seed(tab: Any, served: str, runs_dir: Path) -> None:
+    write_grid(runs_dir, seeds=(0,))
+    open_page(tab, f"{served}/compare")
+    verdict = tab.locator("#verdict")
+    wait_until(lambda: verdict.locator("svg").count() == 1 and "one seed" in verdict.locator("svg").text_content())
+    assert "Not yet" not in verdict.inner_text()
+    assert verdict.get_by_label("CSV of verdict").is_visible()
     assert tab.complaints == []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,9 @@ from experiments.report.statistics import Summary
 from flows.records.deletion import delete_experiment, deletion_preview
 from flows.records.gridfile import read_grids
 from flows.records.notes import Notes, read_notes, write_notes
+from flows.records.progress import PROGRESS_FILE
 from hacpo_core.errors import ConfigError, LockedError
+from hacpo_core.store.steps import StepStore
 from tests.dashboards.stores import hold_lock, write_grid, write_run
 
 
@@ -57,6 +61,31 @@ def runs(runs_dir: Path) -> Path:
 def test_conditions_choose_runs_by_any_column(conditions: str, expected: int, runs: Path) -> None:
     table = table_of(runs, conditions)
     assert (table.problem, len(table.rows)) == ("", expected)
+
+
+def test_column_is_read_at_a_step_or_at_its_best_one(runs: Path) -> None:
+    named = ("run", "reward/mean@2", "reward@2", "reward/mean@best", "accuracy@best", "accuracy.dev.llama@40")
+    table = table_of(runs, "method=hacpo seed=0", columns=named)
+    assert table.problem == ""
+    store = StepStore(next((runs / "experiments").glob("tiny-hacpo-s0-*")))
+    means = [statistics.fmean(v["reward/mean"] for v in store.metrics(n)["agents"].values()) for n in range(1, 41)]
+    assert means[1] != max(means) != means[-1], "neither this step nor the last is the best"
+    (row,) = table.rows
+    assert row.values[1:] == (means[1], means[1], max(means), pytest.approx(0.65), pytest.approx(0.6))
+    assert len(table_of(runs, f"reward@best>={max(means)}").rows) == 1
+    for wrong in ("reward/mean@first", "accuracy@7"):
+        assert f"no run has the column {wrong!r}" in table_of(runs, columns=("run", wrong)).problem
+
+
+def test_best_accuracy_is_that_of_a_step_with_all_agents(runs_dir: Path) -> None:
+    name = write_run(runs_dir, last=0.6)
+    path = runs_dir / "experiments" / name / PROGRESS_FILE
+    progress = json.loads(path.read_text(encoding="utf-8"))
+    first = dict(progress["evaluations"][-1])
+    progress["evaluations"] += [first | {"step": 5, "value": 0.9}, first | {"step": 3, "value": 0.8}]
+    path.write_text(json.dumps(progress), encoding="utf-8")
+    (row,) = table_of(runs_dir, columns=("accuracy@best", "accuracy@5", "accuracy")).rows
+    assert row.values == (pytest.approx(0.55), 0.9, pytest.approx(0.55))
 
 
 @pytest.mark.parametrize(

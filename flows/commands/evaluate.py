@@ -113,7 +113,10 @@ def _evaluate(
             raise
         failed["some of the others"] = error
     frame = evaluations_of(chosen, step)
-    print(frame.to_json(orient="records", lines=True).strip() if as_json else format_table(frame))
+    if as_json:
+        print(frame.to_json(orient="records", lines=True).strip())
+    elif len(frame):
+        print(format_table(frame))
     raise_failed(failed)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.commands.options import AsJson, RunsDir
 from hacpo_core.errors import ConfigError, HacpoError
+
+if TYPE_CHECKING:  # importing pandas takes a while
+    import pandas as pd
 
 
 def list_runs(
@@ -54,6 +59,8 @@ def list_runs(
                 "reason": status.reason,
             }
         )
+    if metric is not None and not any(row[metric] for row in rows):
+        print(_without_values(metric, at, folders), file=sys.stderr)
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -69,12 +76,8 @@ def list_runs(
 
 def _metric(root: Path, metric: str, at: str) -> dict[str, dict[str, Any]]:
     """Value and step of a metric by agent; agents without it at that step are left out."""
-    from flows.planning.compose import load_config
-    from flows.records.states import CONFIG_FILE
-    from flows.runs.results import read_curves
-
     try:
-        curves = read_curves(root, load_config(root / CONFIG_FILE))
+        curves = _curves(root)
     except HacpoError as error:
         print(f"{root.name}: {error}", file=sys.stderr)
         return {}
@@ -84,6 +87,26 @@ def _metric(root: Path, metric: str, at: str) -> dict[str, dict[str, Any]]:
     found = curves.sort_values("value" if at == "best" else "step", kind="stable").groupby("agent", sort=False).tail(1)
     rows = found[["agent", "value", "step"]].to_dict("records")
     return {row["agent"]: {"value": float(row["value"]), "step": int(row["step"])} for row in rows}
+
+
+def _curves(root: Path) -> pd.DataFrame:
+    from flows.planning.compose import load_config
+    from flows.records.states import CONFIG_FILE
+    from flows.runs.results import read_curves
+
+    return read_curves(root, load_config(root / CONFIG_FILE))
+
+
+def _without_values(metric: str, at: str, folders: list[Path]) -> str:
+    """Why a list has no value: the metric is unknown, with similar names, or the step is."""
+    names: set[str] = set()
+    for root in folders:
+        with suppress(HacpoError):  # told already
+            names |= set(_curves(root).metric)
+    if metric in names:
+        return f"no run has {metric} at step {at}"
+    close = difflib.get_close_matches(metric, sorted(names), n=2)
+    return f"no run has the metric {metric!r}" + (f"; did you mean {' or '.join(close)}?" if close else "")
 
 
 def _text(figures: dict[str, dict[str, Any]]) -> str:

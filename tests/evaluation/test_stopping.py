@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.commands.train import train_planned
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.records.progress import read_progress
@@ -69,13 +70,14 @@ def of_one_length(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
         evaluated = [result.step for result in results(root) if result.benchmark == "dev"]
         return last if evaluated.count(last) == 2 else 6
 
-    for module in ("flows.runs.experiment", "flows.runs.results", "flows.records.watcher"):
+    stopping = "hacpo_core.evaluation.stopping"
+    for module in ("flows.runs.experiment", "flows.runs.results", "flows.records.watcher", stopping):
         monkeypatch.setattr(f"{module}.last_step", stopped)
 
 
 @pytest.mark.slow
 def test_stopped_training_is_complete_with_its_final_evaluation_and_checkpoint(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = small_plan("hacpo", *STOPPED)
     of_one_length(monkeypatch, 3)
@@ -86,6 +88,8 @@ def test_stopped_training_is_complete_with_its_final_evaluation_and_checkpoint(
     progress = read_progress(planned.root)
     assert progress is not None and (progress.step, progress.num_steps) == (3, 3)
     assert "train.stop ends it" in str(why_not_extended(planned, 9))
+    train_planned(planned, as_json=False)
+    assert "ended   after step 3 of 6: no new best accuracy on dev" in capsys.readouterr().out
 
 
 @pytest.mark.slow

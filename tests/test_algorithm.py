@@ -97,7 +97,7 @@ def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
     assert {"advantage_for_qwen", "ratio_for_llama", "stopped_for_llama"} <= set(samples.columns)
 
 
-@pytest.mark.parametrize("method", ["ha_dw", "distil", "sage", "hacpo_cbs"])
+@pytest.mark.parametrize("method", ["ha_dw", "distil", "mopd", "sage", "hacpo_cbs"])
 def test_metrics_of_other_methods_have_definitions(method: str, small_plan: Callable[..., Plan]) -> None:
     words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]", "rollout.num_samples=4")
     planned = small_plan(method, *words)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import has_reference, longest_sequence, measures_cosine, num_ranks
+from hacpo_core.config.counts import has_reference, longest_sequence, longest_taught, measures_cosine, num_ranks
 from hacpo_core.errors import CapacityError, ModelError
 
 if TYPE_CHECKING:
@@ -155,6 +155,9 @@ def agent_memory(
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
     activations = tokens * _activation_bytes(shape, width, engine.gradient_checkpointing)
+    if taught := longest_taught(config):
+        passed = taught if is_least else max(taught, engine.micro_batch_tokens)
+        activations = max(activations, passed * _scoring_bytes(shape, width))
     activations += 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
 
     is_vllm = engine.sampler == "vllm"
@@ -189,14 +192,22 @@ def _head_bytes(config: ExperimentConfig, shape: ModelShape) -> float:
 
 def _activation_bytes(shape: ModelShape, width: int, has_checkpointing: bool) -> float:
     """Bytes per token saved for the backward pass: the tensors that autograd saves in Qwen3's layers, as measured."""
-    heads = shape.query_width + shape.kv_width
-    if width == 2:  # norms are computed and saved in fp32
-        layer = 16 * shape.hidden_size + 8 * shape.intermediate_size + 10 * heads
-    else:
-        layer = 24 * shape.hidden_size + 16 * shape.intermediate_size + 16 * heads
+    layer = _layer_bytes(shape, width)
     if not has_checkpointing:
         return shape.num_layers * layer
     return shape.num_layers * width * shape.hidden_size + layer
+
+
+def _scoring_bytes(shape: ModelShape, width: int) -> float:
+    """Bytes per token of a pass without gradients: one layer's tensors and its input."""
+    return _layer_bytes(shape, width) + width * shape.hidden_size
+
+
+def _layer_bytes(shape: ModelShape, width: int) -> float:
+    heads = shape.query_width + shape.kv_width
+    if width == 2:  # norms are computed and saved in fp32
+        return 16 * shape.hidden_size + 8 * shape.intermediate_size + 10 * heads
+    return 24 * shape.hidden_size + 16 * shape.intermediate_size + 16 * heads
 
 
 def _num_trained(config: ExperimentConfig, shape: ModelShape) -> float:

@@ -237,7 +237,7 @@ def _fields(implementation: type[Seam]) -> Iterator[tuple[str, str]]:
     for field in dataclasses.fields(implementation):
         if field.name != "name":
             default: Any = field.default
-            if isinstance(default, str) and default.isspace():
+            if isinstance(default, str) and (default.isspace() or "\n" in default):
                 default = json.dumps(default)
             yield field.name, f"{declaration(field).about} (default {default})"
 

@@ -107,6 +107,12 @@ def _check_teachers(config: ExperimentConfig) -> None:
         raise ConfigError(
             f"method.estimate.name: got {method.estimate.name} with one agent, which has no teacher; add an agent"
         )
+    limit = method.estimate.max_teacher_prompt_tokens
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ConfigError(
+            f"method.estimate.name: {method.estimate.name} has max_teacher_prompt_tokens={limit!r}, expected a number "
+            "of tokens of at least 1, or None; correct the class"
+        )
     if method.plan.changes_prompts:
         raise ConfigError(
             f"method.plan.name: got {method.plan.name} with method.estimate.name={method.estimate.name}, whose teacher "

@@ -127,3 +127,10 @@ def longest_sequence(config: ExperimentConfig) -> int:
     """Largest number of tokens of a prompt and its response together, in training and evaluation."""
     limits = [b.max_response_tokens or config.evaluate.max_response_tokens for b in config.evaluate.benchmarks.values()]
     return config.rollout.max_prompt_tokens + max(config.rollout.max_response_tokens, *limits, 0)
+
+
+def longest_taught(config: ExperimentConfig) -> int:
+    """Largest number of tokens of a reworded prompt for a teacher and its response; 0: the estimator rewords none."""
+    estimator = config.method.estimate
+    limit = estimator.max_teacher_prompt_tokens if estimator.has_teachers else None
+    return 0 if limit is None else int(limit) + config.rollout.max_response_tokens

@@ -33,6 +33,7 @@ class Declaration:
         unit: of a number, such as tokens or GiB.
         choices: allowed values, each with its meaning; empty: any value.
         at_least, above, at_most: range of a number; `above` excludes the bound itself.
+        contains: placeholder that a text must contain; empty: any text.
         remedy: hint added to the error message for a value out of range.
         identity: False if the field changes no result and is not part of the experiment's id.
         is_option: whether the default turns it off. It is part of the id only with another value, so that a field which
@@ -46,6 +47,7 @@ class Declaration:
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
+    contains: str = ""
     remedy: str = ""
     identity: bool = True
     is_option: bool = False
@@ -61,6 +63,8 @@ class Declaration:
         """Allowed values in words; empty if only the type restricts them."""
         if self.choices:
             return f"one of {', '.join(map(str, self.choices))}"
+        if self.contains:
+            return f"a text with {self.contains}"
         if not self.is_bounded:
             return ""
         bracket, least = ("[", self.at_least) if self.above is None else ("(", self.above)
@@ -76,10 +80,12 @@ class Declaration:
         Raises:
             ConfigError: the value is not allowed; the message begins with `name`.
         """
-        if value is None or not (self.choices or self.is_bounded):
+        if value is None or not (self.choices or self.contains or self.is_bounded):
             return
         if self.choices:
             is_right = value in self.choices
+        elif self.contains:
+            is_right = self.contains in value
         else:
             least = -math.inf if self.at_least is None else self.at_least
             is_above = value >= least if self.above is None else value > self.above
@@ -98,6 +104,7 @@ def setting(
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
+    contains: str = "",
     remedy: str = "",
     identity: bool = True,
     is_option: bool = False,
@@ -105,7 +112,9 @@ def setting(
 ) -> Any:
     """A dataclass field with its declaration. A callable default (`dict`, a section) is used as a factory."""
     meanings = choices if isinstance(choices, Mapping) else dict.fromkeys(choices, "")
-    declared = Declaration(about, unit, meanings, at_least, above, at_most, remedy, identity, is_option, inert)
+    declared = Declaration(
+        about, unit, meanings, at_least, above, at_most, contains, remedy, identity, is_option, inert
+    )
     kind = "default_factory" if callable(default) else "default"
     return dataclasses.field(**{kind: default}, metadata={KEY: declared})
 

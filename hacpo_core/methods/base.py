@@ -237,6 +237,28 @@ class Estimator(Seam):
         return {}
 
     @property
+    def max_teacher_prompt_tokens(self) -> int | None:
+        """Longest prompt of `teacher_problems` that differs from the problem's own, in the teacher's tokens.
+
+        Longer ones are replaced by the problem's own. A response of up to `rollout.max_response_tokens` follows, so
+        plans and the models' positions count with both. None: teachers score behind the problems as they are.
+        """
+        return None
+
+    def teacher_problems(
+        self, scored: ScoredStep, learner: str, teacher: str, problems: Sequence[Problem]
+    ) -> Sequence[Problem]:
+        """The problems as a teacher reads them before it scores a learner's responses; any messages, the same ids.
+
+        Args:
+            scored: the step, before rewards are shaped.
+            learner: whose responses are scored.
+            teacher: the agent that scores them.
+            problems: the problem of each of these responses, in their order.
+        """
+        return problems
+
+    @property
     def extrapolation(self) -> float:
         """Factor lambda of the teacher's difference from the learner's initial model; 1: that model is not asked."""
         return 1.0

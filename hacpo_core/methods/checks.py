@@ -27,7 +27,7 @@ from hacpo_core.methods.base import (
     ScoredStep,
     State,
 )
-from hacpo_core.records import Problem, RowKey, SamplingLimits, StepSearch
+from hacpo_core.records import Message, Problem, RowKey, SamplingLimits, StepSearch
 from hacpo_core.responses import SEARCHED
 
 TORCH_OUT_OF_MEMORY = "OutOfMemoryError"
@@ -142,6 +142,38 @@ def checked_teachers(estimator: Estimator, scored: ScoredStep, state: State) -> 
             known = ", ".join(scored.agents)
             raise MethodError(f"{owner}: got {teacher!r} for {learner!r}, expected another agent of {known}")
     return teachers
+
+
+def checked_teacher_problems(
+    estimator: Estimator, scored: ScoredStep, learner: str, teacher: str, problems: Sequence[Problem]
+) -> list[Problem]:
+    """The problem behind which the teacher scores each of the learner's responses.
+
+    Raises:
+        MethodError: it raised an error, or returned anything but one problem per response, with the response's id.
+    """
+    owner = f"method.estimate ({estimator.name}), step {scored.step}: teacher_problems of {learner}"
+    returned = called(owner, lambda: estimator.teacher_problems(scored, learner, teacher, problems))
+    reworded = _sequence(returned, Problem, owner, "problems")
+    if len(reworded) != len(problems):
+        raise MethodError(
+            f"{owner}: returned {len(reworded)} problems, expected {len(problems)}, one for each response in its order"
+        )
+    for own, other in zip(problems, reworded, strict=True):
+        if other.id != own.id:
+            raise MethodError(
+                f"{owner}: got problem {other.id!r} for a response to {own.id!r}; keep the id and change messages "
+                "alone: replace(problem, messages=...)"
+            )
+        messages = other.messages
+        if not (isinstance(messages, tuple) and messages and all(isinstance(each, Message) for each in messages)):
+            raise MethodError(f"{owner}: got messages {messages!r} of {own.id!r}, expected a tuple of Messages")
+        if messages != own.messages and estimator.max_teacher_prompt_tokens is None:
+            raise MethodError(
+                f"{owner}: got other messages of {own.id!r} with max_teacher_prompt_tokens=None, expected a number of "
+                "tokens, which plans count with; define that property"
+            )
+    return reworded
 
 
 def checked_token_advantage(estimator: Estimator, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:

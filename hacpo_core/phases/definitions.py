@@ -54,6 +54,10 @@ DEFINITIONS: Mapping[str, str] = {
     "cut at a token limit (mask_truncated)",
     "teacher/difference_mean": "mean log-probability of the agent's tokens under its teacher minus that under itself, "
     "in nats; per aligned span of text where the tokenizers differ; with extrapolation, the extrapolated difference",
+    "teacher/shown_share": "share of the responses that the teacher scored behind a prompt that holds more than the "
+    "problem, such as other responses (shows_answers)",
+    "teacher/too_long_share": "share of the responses that the teacher scored behind the problem's own prompt because "
+    "the other one is too long (max_shown_tokens)",
     "time/teach_s": "wall-clock seconds in which the agent's teacher scored",
     "gpu/teach_s": "GPU-seconds in which the agent's teacher scored",
     "correction/weight_mean": "mean weight that corrects own rows for the difference between sampler and learner",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import ROW_FIGURES, ROW_KEYS, RowKind
 from hacpo_core.responses import ORDINARY, SEARCHED, Responses
-from hacpo_core.store.ledger import Ledger, SampledBatch
+from hacpo_core.store.ledger import SHOWN, TOO_LONG, Ledger, SampledBatch
 
 
 def metrics(experiment: Experiment, step: int) -> None:
@@ -115,6 +115,10 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         asked_N = taught.difference.value_N[~np.isnan(taught.difference.value_N)]
         if len(asked_N):
             values["teacher/difference_mean"] = float(asked_N.mean())
+        scored = [prompt for prompt in taught.prompt if prompt]
+        if scored:
+            values["teacher/shown_share"] = scored.count(SHOWN) / len(scored)
+            values["teacher/too_long_share"] = scored.count(TOO_LONG) / len(scored)
     if cosines:
         values["update/gradient_cosine"] = float(np.mean(cosines))
     return {name: float(value) for name, value in values.items()}

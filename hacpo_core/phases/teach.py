@@ -15,12 +15,13 @@ from hacpo_core.columns import Ragged
 from hacpo_core.data.tokens.alignment import Aligner
 from hacpo_core.data.tokens.retokenize import SharedResponses
 from hacpo_core.experiment import Experiment
-from hacpo_core.methods.checks import checked_teachers
+from hacpo_core.methods.base import ScoredStep
+from hacpo_core.methods.checks import checked_teacher_problems, checked_teachers
 from hacpo_core.phases.advantage import scored_step
 from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.records import PhaseCost, Problem
 from hacpo_core.responses import Responses
-from hacpo_core.store.ledger import TaughtBatch
+from hacpo_core.store.ledger import PLAIN, SHOWN, TOO_LONG, TaughtBatch
 
 
 def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Problem]) -> None:
@@ -28,10 +29,11 @@ def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Prob
 
         lambda log pi_teacher - (lambda - 1) log pi_initial - log pi_old,   lambda: `Estimator.extrapolation`
 
-    An agent without a teacher commits an empty record.
+    The teacher may read more than the problem before the response (`Estimator.teacher_problems`); the agent and its
+    initial model read the problem alone. An agent without a teacher commits an empty record.
 
     Raises:
-        MethodError: the estimator failed or named a teacher that does not exist.
+        MethodError: the estimator failed, named a teacher that does not exist, or returned invalid problems.
     """
     if experiment.ledger.has(step, f"teach.{agent}"):
         return
@@ -40,6 +42,7 @@ def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Prob
         agent
     )
     own = scored.responses[agent]
+    prompt: tuple[str, ...] = ()
     if teacher is None:
         nothing = Ragged.from_lengths(np.empty(0), np.zeros(len(own), np.int64))
         experiment.ledger.save_taught(step, agent, TaughtBatch(None, nothing, PhaseCost(0.0)))
@@ -54,11 +57,15 @@ def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Prob
         seen = np.flatnonzero((shared.token_ids.lengths > 0) & ~shared.is_truncated_R)
         scores: Sequence[NDArray[np.float32]] = []
         if len(seen):
-            asked = _as_asked(experiment, own, teacher, shared).take(seen)
+            prompts, kinds = _teacher_prompts(experiment, scored, agent, teacher)
+            if experiment.method.estimate.max_teacher_prompt_tokens is not None:
+                is_seen = set(seen.tolist())
+                prompt = tuple(kind if row in is_seen else "" for row, kind in enumerate(kinds))
+            asked = _as_asked(own, prompts, shared).take(seen)
             scores = list(with_agent(experiment, teacher, step - 1, lambda placed: placed.score(asked)))
         scaled = {row: factor * each.astype(np.float64) for row, each in zip(seen.tolist(), scores, strict=True)}
         difference = _differences(experiment, replace(own, old_logprobs=compared), teacher, shared, scaled)
-    experiment.ledger.save_taught(step, agent, TaughtBatch(teacher, difference, watch.cost()))
+    experiment.ledger.save_taught(step, agent, TaughtBatch(teacher, difference, watch.cost(), prompt))
 
 
 def _in_teachers_tokens(experiment: Experiment, own: Responses, teacher: str) -> SharedResponses:
@@ -66,14 +73,32 @@ def _in_teachers_tokens(experiment: Experiment, own: Responses, teacher: str) ->
     return experiment.retokenizer(source, target).convert(own)
 
 
-def _as_asked(experiment: Experiment, own: Responses, teacher: str, shared: SharedResponses) -> Responses:
+def _as_asked(own: Responses, prompts: Sequence[tuple[int, ...]], shared: SharedResponses) -> Responses:
     """The responses with the teacher's prompts and tokens; their log-probabilities are placeholders."""
-    tokens = experiment.placement.tokenizers[teacher]
-    prompts = [tokens.prompt_ids(experiment.problem(problem_id)) for problem_id in own.problem_id]
     unknown = Ragged(np.zeros(len(shared.token_ids.value_N), np.float32), shared.token_ids.edge)
     return replace(
         own, prompt_ids=Ragged.of(prompts, np.int32), token_ids=shared.token_ids, logprobs=unknown, old_logprobs=None
     )
+
+
+def _teacher_prompts(
+    experiment: Experiment, scored: ScoredStep, learner: str, teacher: str
+) -> tuple[list[tuple[int, ...]], list[str]]:
+    """The prompt of each of the learner's responses in the teacher's tokens, and its kind (`TaughtBatch.prompt`)."""
+    estimator, tokens = experiment.method.estimate, experiment.placement.tokenizers[teacher]
+    problems = [experiment.problem(problem_id) for problem_id in scored.responses[learner].problem_id]
+    reworded = checked_teacher_problems(estimator, scored, learner, teacher, problems)
+    prompts, kinds = [tokens.prompt_ids(problem) for problem in problems], [PLAIN] * len(problems)
+    rows = [
+        row for row, (own, other) in enumerate(zip(problems, reworded, strict=True)) if own.messages != other.messages
+    ]
+    limit = estimator.max_teacher_prompt_tokens or 0
+    for row, prompt in zip(rows, tokens.passing_prompt_ids([reworded[row] for row in rows]), strict=True):
+        if len(prompt) <= limit:
+            prompts[row], kinds[row] = prompt, SHOWN
+        else:
+            kinds[row] = TOO_LONG
+    return prompts, kinds
 
 
 def _differences(

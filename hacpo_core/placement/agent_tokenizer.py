@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -76,9 +76,18 @@ class AgentTokenizer:
         with TEXT_LOCK:
             if len(self._prompt_ids) > MAX_PROMPTS:  # plans that reword prompts add new ones in every step
                 self._prompt_ids = {}
-            missing = list({problem.messages: None for problem in problems if problem.messages not in self._prompt_ids})
-            rendered = render_prompts(self.tokenizer, missing, arguments=self.template_arguments)
-            self._prompt_ids |= zip(missing, rendered, strict=True)
+            self._prompt_ids |= self._rendered(each for each in problems if each.messages not in self._prompt_ids)
+
+    def passing_prompt_ids(self, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
+        """As `prompt_ids`, of prompts that only one step has: long ones would fill the cache."""
+        with TEXT_LOCK:
+            rendered = self._rendered(problems)
+            return [rendered[problem.messages] for problem in problems]
+
+    def _rendered(self, problems: Iterable[Problem]) -> dict[tuple[Message, ...], tuple[int, ...]]:
+        distinct = list(dict.fromkeys(problem.messages for problem in problems))
+        rendered = render_prompts(self.tokenizer, distinct, arguments=self.template_arguments)
+        return dict(zip(distinct, rendered, strict=True))
 
     def step_reader(self, search: StepSearch) -> StepReader:
         """The reader that finds a search's steps in the agent's tokens."""

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import has_reference, longest_sequence, planned_updates, total_updates
+from hacpo_core.config.counts import has_reference, longest_sequence, longest_taught, planned_updates, total_updates
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
@@ -48,6 +48,8 @@ from hacpo_core.records import Problem
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
 
+TAUGHT_FIELDS = "rollout.max_response_tokens and the estimator's limit of a teacher's prompt (max_shown_tokens)"
+"""fields that limit the sequences that a teacher scores"""
 PROBE_TOKENS = 64
 """number of first tokens of each response that are compared after a weight transfer"""
 MAX_PROBE_ROUNDS = 16
@@ -113,6 +115,8 @@ class Agent:
 
         check_vocabulary(self.model, self.tokens.tokenizer, agent=name)
         check_lengths(self.model, longest_sequence(config), agent=name)
+        if longest_taught(config) > longest_sequence(config):
+            check_lengths(self.model, longest_taught(config), agent=name, fields=TAUGHT_FIELDS)
         reference: PreTrainedModel | ScoringHead | None = None
         if engine.lora.rank > 0:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))

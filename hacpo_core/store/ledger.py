@@ -128,6 +128,10 @@ def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, 
     }
 
 
+SHOWN, PLAIN, TOO_LONG = "shown", "plain", "too long"
+"""a teacher's prompt: as the estimator rewords it; the problem's own; the problem's own, as the other is too long"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TaughtBatch:
     """A teacher's scores of an agent's responses of a step.
@@ -137,11 +141,14 @@ class TaughtBatch:
         difference: float64, nats, for each token of each response, nan where the teacher did not score it; see
             `hacpo_core.phases.teach`.
         cost: of the phase.
+        prompt: of each response, the prompt behind which it was scored: `SHOWN`, `PLAIN`, `TOO_LONG`, or "" if it was
+            not scored. Empty if the estimator rewords no prompts.
     """
 
     teacher: str | None
     difference: Ragged
     cost: PhaseCost
+    prompt: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -267,10 +274,10 @@ class Ledger:
     def save_taught(self, step: int, agent: str, batch: TaughtBatch) -> None:
         """Commit phase teach.<agent>."""
         value = {"teacher": batch.teacher, "cost": asdict(batch.cost)}
-        outputs = {
-            f"taught.{agent}.parquet": {"difference": as_lists(batch.difference)},
-            f"taught.{agent}.json": value,
-        }
+        columns: dict[str, Any] = {"difference": as_lists(batch.difference)}
+        if batch.prompt:
+            columns["prompt"] = list(batch.prompt)
+        outputs = {f"taught.{agent}.parquet": columns, f"taught.{agent}.json": value}
         self.store.commit(step, f"teach.{agent}", outputs)
         self._keep(step, f"teach.{agent}", batch)
 
@@ -281,7 +288,8 @@ class Ledger:
         def load() -> TaughtBatch:
             value = self.store.read_value(step, phase, f"taught.{agent}.json")
             table = self.store.read_arrow(step, phase, f"taught.{agent}.parquet")
-            return TaughtBatch(value["teacher"], as_ragged(table["difference"]), PhaseCost(**value["cost"]))
+            prompt = tuple(table["prompt"].to_pylist()) if "prompt" in table.column_names else ()
+            return TaughtBatch(value["teacher"], as_ragged(table["difference"]), PhaseCost(**value["cost"]), prompt)
 
         return self._read(step, phase, load)
 

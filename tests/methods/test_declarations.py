@@ -126,6 +126,11 @@ DECLARED: dict[str, dict[str, object]] = {
         "estimate.centres": True,
         "estimate.max_difference": 10.0,
         "estimate.keeps_rewards": False,
+        "estimate.shows_answers": False,
+        "estimate.max_shown_tokens": 4096,
+        "estimate.success_from": 1.0,
+        "estimate.right_text": "A correct solution of this problem, for reference:\n{response}",
+        "estimate.wrong_text": "A wrong solution of this problem, whose mistakes are to be avoided:\n{response}",
     },
     "xgrpo": {**EVERY, **TOKEN, **CAPABILITY, "shares_rollouts": False},
     "sgt": {
@@ -226,6 +231,7 @@ DECLARED: dict[str, dict[str, object]] = {
     **{name: {**HACPO, **changes} for name, changes in ABLATIONS.items()},
 }
 DECLARED["exopd"] = {**DECLARED["distil"], "estimate.extrapolation": 1.25}
+DECLARED["mopd"] = {**DECLARED["distil"], "estimate.shows_answers": True}
 
 
 @cache

@@ -231,8 +231,18 @@ def length_limits(folder: Path, *, trust_remote_code: bool = False) -> LengthLim
     return LengthLimits(positions, min(changing, default=None) if rotations(text) else positions)
 
 
-def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
+SEQUENCE_FIELDS = "rollout.max_prompt_tokens, rollout.max_response_tokens and the benchmarks' max_response_tokens"
+"""fields that limit the sequences of sampling and training"""
+
+
+def check_lengths(model: PreTrainedModel, longest: int, *, agent: str, fields: str = SEQUENCE_FIELDS) -> None:
     """Check that the longest prompt plus response fits the model's positions; only log a warning if it may work.
+
+    Args:
+        model: whose positions they are.
+        longest: prompt and response, in tokens.
+        agent: its name.
+        fields: that limit this length, for the message.
 
     Raises:
         ConfigError: sequences may be longer than the model's learned positions, or than the length beyond which its
@@ -246,18 +256,15 @@ def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
         if rotation.get("rope_type") in ("dynamic", "longrope") and longest > first:
             raise ConfigError(
                 f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but beyond {first} the "
-                f"model's rotary embeddings change ({rotation['rope_type']}); lower rollout.max_prompt_tokens, "
-                "rollout.max_response_tokens and the benchmarks' max_response_tokens, or use another model"
+                f"model's rotary embeddings change ({rotation['rope_type']}); lower {fields}, or use another model"
             )
     if limit is not None and longest > limit and not rotations(text):
         raise ConfigError(
             f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but the model has learned "
-            f"{limit} positions; lower rollout.max_prompt_tokens, rollout.max_response_tokens and the benchmarks' "
-            "max_response_tokens, or use another model"
+            f"{limit} positions; lower {fields}, or use another model"
         )
     if limit is not None and longest > limit:
         _log.warning(
-            "%s: prompt and response may have %d tokens, but the model has %d positions; lower "
-            "rollout.max_response_tokens and evaluate.max_response_tokens",
-            *(agent, longest, limit),
+            "%s: prompt and response may have %d tokens, but the model has %d positions; lower %s",
+            *(agent, longest, limit, fields),
         )

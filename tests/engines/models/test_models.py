@@ -385,6 +385,16 @@ def test_rotation_that_changes_within_the_longest_sequence_is_refused(
     assert (f"may have {longest} tokens, but the model has 64" in caplog.text) is (longest > 64)
 
 
+def test_learned_positions_are_a_limit_whose_fields_are_named() -> None:
+    sizes = {"vocab_size": 11, "n_embd": 16, "n_layer": 1, "n_head": 1}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, n_positions=64))
+    check_lengths(model, 64, agent="qwen", fields="these")
+    with pytest.raises(
+        ConfigError, match="may have 65 tokens together, but the model has learned 64 positions; lower the"
+    ):
+        check_lengths(model, 65, agent="qwen", fields="these")
+
+
 NOISY: dict[str, dict[str, Any]] = {
     "gpt_neox": {"attention_dropout": 0.5, "hidden_dropout": 0.5},
     "opt": {"dropout": 0.5, "ffn_dim": 16, "word_embed_proj_dim": 16},  # a number of its layers

@@ -172,6 +172,19 @@ def test_whole_copy_of_stage_three_stays_where_parameters_are_offloaded() -> Non
     assert agent_memory(config, BILLION, ranks=4, gpu_gib=79).weights == 2.0
 
 
+def test_longer_prompts_of_teachers_count_as_passes_without_gradients() -> None:
+    words = ["engine.learner=torch", "engine.micro_batch_tokens=16384", "method.estimate.max_shown_tokens=60000"]
+    pair, others = "qwen3-1.7b-base+qwen3-4b-base", 3 * 1024 * 2**20
+    taught = compose(pair, "mopd", hardware="one_gpu", overrides=words)
+    layer = 16 * 100 + 8 * 300 + 10 * 150
+    for is_least in (False, True):
+        found = agent_memory(taught, BILLION, ranks=1, gpu_gib=79, is_least=is_least)
+        assert found.activations == pytest.approx(((60000 + 4096) * (layer + 2 * 100) + others) / 2**30)
+    trained = compose(pair, "mopd", hardware="one_gpu", overrides=[*words[:2], "method.estimate.max_shown_tokens=2000"])
+    plain = compose(pair, "distil", hardware="one_gpu", overrides=words[:2])
+    assert agent_memory(trained, BILLION, ranks=1, gpu_gib=79) == agent_memory(plain, BILLION, ranks=1, gpu_gib=79)
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_vllm_divides_weights_and_cache_among_its_ranks(size: int) -> None:
     config = config_of(f"engine.vllm.tensor_parallel_size={size}", hardware="one_gpu_vllm")

@@ -36,13 +36,14 @@ class Problem:
     """A question with a verifiable answer.
 
     `messages` is the prompt before any chat template; `gold` is the reference answer; `place` names the data set and
-    the row.
+    the row; `solution` is a reference solution, "" if there is none or none is read.
     """
 
     id: str
     messages: tuple[Message, ...]
     gold: Gold
     place: str
+    solution: str = ""
 
     @property
     def answer(self) -> str:

@@ -20,6 +20,7 @@ from flows.runs.mlflow_labels import SYMBOLS, membership, parameters
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.config.schema import digest_of
 from hacpo_core.errors import TrackingError
+from hacpo_core.evaluation.metrics import BITS_PER_BYTE
 from hacpo_core.files import write_json
 from hacpo_core.store.steps import StepStore
 
@@ -134,7 +135,7 @@ def _send_row(store: MlflowStore, row: _Row, grid: str) -> None:
 
 
 def _points(row: _Row) -> Iterator[Point]:
-    """Each agent's accuracy and reward by step, their means over the agents, and what the training cost."""
+    """Each agent's accuracy, bits per byte and reward by step, their means over the agents, and what training cost."""
     from flows.records.mlflow_store import Point
 
     last = {run.plan.root: run.last for run in row.runs}
@@ -144,6 +145,11 @@ def _points(row: _Row) -> Iterator[Point]:
         rewards = run.curves[run.curves.metric == "reward/mean"]
         own = {("reward", int(step)): float(value) for step, value in zip(rewards.step, rewards.value, strict=True)}
         own |= {(result.benchmark, result.step): result.value for result in run.evaluations}
+        own |= {
+            (f"{result.benchmark}_{BITS_PER_BYTE}", result.step): bits.value
+            for result in run.evaluations
+            if (bits := result.bits_per_byte) is not None
+        }
         for (name, step), value in own.items():
             yield Point(f"{run.cell.agent}/{name}", value, step, ended_ms)
             by_agent.setdefault((name, step), []).append(value)

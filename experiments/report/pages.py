@@ -22,7 +22,7 @@ from experiments.report.differences import ALL, ENOUGH_SEEDS, comparisons
 from experiments.report.document import to_html, to_markdown
 from experiments.report.mlflow_table import send_grid
 from experiments.report.statistics import NUM_PAIRED_RESAMPLES
-from experiments.report.tables import accuracy_table, exponent_table, printed_in, ratio_table
+from experiments.report.tables import accuracy_table, bits_table, exponent_table, printed_in, ratio_table
 from flows.planning.compose import to_yaml
 from flows.runs.verifier import gold_lines, known_unreadable_golds
 from hacpo_core.config import as_dict, flatten
@@ -87,6 +87,7 @@ def report_content(results: Results) -> Mapping[str, Any]:
         "resamples": NUM_PAIRED_RESAMPLES,
         "exponents": exponent_table(results) if layout == "table4" else None,
         "accuracies": accuracy_table(results, printed, benchmarks),
+        "bits": bits_table(results, benchmarks),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
         "missing": _missing(results.missing),
         "kept": _kept(results.runs),

@@ -104,6 +104,30 @@ def _caveats(evaluations: Sequence[EvaluationResult]) -> Iterator[str]:
             yield f"{100 * mean:.1f} % {label}"
 
 
+def bits_table(results: Results, benchmarks: Sequence[str]) -> pd.DataFrame | None:
+    """Bits per byte of the reference solutions, in the layout of `accuracy_table`; None if no run measured them."""
+    measured = [
+        name for name in benchmarks if any(_bits(run.after, name) or _bits(run.before, name) for run in results.runs)
+    ]
+    rows = []
+    for pair, agent in results.places:
+        before = [run.before for run in results.of(pair, agent).values()][:1]  # the same model for all seeds
+        by_title = {Variant(BEFORE).title: before}
+        for variant in (each for each in results.variants if results.holds((pair, agent), each)):
+            by_title[variant.title] = [run.after for run in results.of(pair, agent, variant).values()]
+        for title, evaluations in by_title.items():
+            values = [[bits for own in evaluations for bits in _bits(own, name)] for name in measured]
+            rows.append([pair, agent, title, *(with_interval(summarize(own)) if own else DASH for own in values)])
+    columns = ["pair", "agent", "method", *(HEADINGS.get(name, name) for name in measured)]
+    return pd.DataFrame(rows, columns=columns) if measured else None
+
+
+def _bits(evaluations: Mapping[str, EvaluationResult], benchmark: str) -> list[float]:
+    """The known bits per byte of a benchmark: one value or none."""
+    estimate = evaluations[benchmark].bits_per_byte if benchmark in evaluations else None
+    return [] if estimate is None or math.isnan(estimate.value) else [estimate.value]
+
+
 def exponent_table(results: Results) -> pd.DataFrame:
     """Table 4: accuracy on MATH-500 by agent and exponent."""
     printed, rows = printed_in("table4"), []

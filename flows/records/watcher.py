@@ -91,9 +91,13 @@ class ProgressRecorder:
 
     def _note(self, result: EvaluationResult) -> None:
         place = (result.step, result.benchmark, result.agent)
-        error = result.headline_estimate.standard_error
+        error, bits = result.headline_estimate.standard_error, result.bits_per_byte
         self._evaluations[place] = Evaluated(
-            *place, result.value, self._spent[result.agent], None if math.isnan(error) else error
+            *place,
+            result.value,
+            self._spent[result.agent],
+            None if math.isnan(error) else error,
+            None if bits is None or math.isnan(bits.value) else bits.value,
         )
 
     def _write(self) -> Progress:

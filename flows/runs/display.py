@@ -41,13 +41,15 @@ class JsonWatcher(Watcher):
         )
 
     def evaluated(self, result: EvaluationResult) -> None:
-        """Print the accuracy."""
+        """Print the accuracy, and the bits per byte if they are measured."""
+        measured = result.bits_per_byte
         self._print(
             "evaluation",
             step=result.step,
             benchmark=result.benchmark,
             agent=result.agent,
             accuracy=result.value,
+            **({} if measured is None else {"bits_per_byte": measured.value}),
         )
 
     def judged(self, finding: Finding) -> None:
@@ -99,6 +101,10 @@ def move(bar: tqdm[Any], position: int, note: str) -> None:
     bar.update(position - bar.n)
 
 
+_OF_ESTIMATES = ("value", "low", "high")
+"""columns of `read_evaluations` in which accuracies stand beside bits per byte, which may be above 1"""
+
+
 def format_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> str:
     """Format rows as text: fractions with three decimals, large numbers with thousands separators."""
     import pandas as pd
@@ -109,7 +115,7 @@ def format_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> str:
         """One for all numbers of a column; times are not fractions, even if all are short."""
         if pd.api.types.is_integer_dtype(frame[name]):
             return lambda value: f"{value:,}" if abs(value) >= 1000 else str(value)
-        is_fraction = name != "seconds" and not frame[name].abs().max() > 1.5
+        is_fraction = name in _OF_ESTIMATES or (name != "seconds" and not frame[name].abs().max() > 1.5)
         return lambda value: f"{value:.3f}" if is_fraction else f"{value:,.1f}"
 
     formatters = {name: formatter(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])}

@@ -12,7 +12,7 @@ from hacpo_core.config.counts import num_samples, num_sources, train_set_counts
 from hacpo_core.config.engine_checks import check_engines
 from hacpo_core.config.fields import fields_of
 from hacpo_core.config.identity import inert_fields
-from hacpo_core.config.problems import VERIFIER, ProblemSetConfig
+from hacpo_core.config.problems import VERIFIER, BenchmarkConfig, ProblemSetConfig
 from hacpo_core.config.schema import SEAMS, ExperimentConfig
 from hacpo_core.errors import ConfigError
 
@@ -192,6 +192,7 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
             raise ConfigError(
                 f"{field}.kind: got development with data.development_share=0, which holds out no problems; set a share"
             )
+        _check_reference_field(f"{field}.reference_field", benchmark)
         if benchmark.temperature == 0 and benchmark.num_samples > 1:
             raise ConfigError(
                 f"{field}.num_samples: got {benchmark.num_samples} with temperature 0, where all samples are equal; "
@@ -204,6 +205,20 @@ def _check_benchmarks(config: ExperimentConfig) -> None:
     for name in (*config.evaluate.during, *config.evaluate.final):
         if name not in config.evaluate.benchmarks:
             raise ConfigError(f"evaluate: {name} is not declared; add evaluate.benchmarks.{name}")
+
+
+def _check_reference_field(field: str, benchmark: BenchmarkConfig) -> None:
+    name = benchmark.reference_field
+    if name is None or benchmark.kind == "file":
+        return
+    if benchmark.kind == "development":
+        raise ConfigError(
+            f"{field}: got {name!r} with kind development, whose problems have no solutions; leave it out"
+        )
+    if name != "solution":
+        raise ConfigError(
+            f"{field}: got {name!r} with kind {benchmark.kind}, expected solution; set it, or leave it out"
+        )
 
 
 def _check_equality(config: ExperimentConfig) -> None:

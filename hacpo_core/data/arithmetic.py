@@ -88,7 +88,16 @@ def split_expressions(split: Split) -> Sequence[Expression]:
 
 def problems(split: Split) -> list[Problem]:
     """The split as problems, without any prompt template."""
-    return [embedded_problem("arithmetic", str(each), each.work()[2], split) for each in split_expressions(split)]
+    return [
+        embedded_problem("arithmetic", str(each), each.work()[2], split, solution=solve(each))
+        for each in split_expressions(split)
+    ]
+
+
+def solve(expression: Expression) -> str:
+    """The worked answer without a misconception: two lines and the boxed answer."""
+    first, second, result = expression.work()
+    return _written([first, second], result)
 
 
 def demonstrate(expression: Expression, misconceptions: Sequence[float], rng: np.random.Generator) -> str:
@@ -110,4 +119,8 @@ def demonstrate(expression: Expression, misconceptions: Sequence[float], rng: np
     lines = [first, second]
     if forgets_last:
         lines, result = [first], int(first.split("=")[1])
+    return _written(lines, result)
+
+
+def _written(lines: Sequence[str], result: int) -> str:
     return "\n".join([*lines, f"\\boxed{{{result}}}"])

@@ -36,5 +36,10 @@ def load_benchmark(name: str, config: BenchmarkConfig, data: DataConfig) -> Benc
         problems = asked(EMBEDDED[config.kind]("test" if config.split == "test" else "dev"), config)
     else:
         field = f"evaluate.benchmarks.{name}"
-        problems = asked(read_problems(field, config, data.directory, drops_unanswerable=False), config)
+        problems = asked(
+            read_problems(
+                field, config, data.directory, drops_unanswerable=False, reference_field=config.reference_field
+            ),
+            config,
+        )
     return Benchmark(name, config, tuple(problems[: config.limit]))

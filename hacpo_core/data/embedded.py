@@ -21,6 +21,6 @@ def part_of(items: Sequence[Item], split: Split) -> Sequence[Item]:
     return items[NUM_TEST + NUM_DEV :]
 
 
-def embedded_problem(task: str, text: str, answer: int, split: Split) -> Problem:
+def embedded_problem(task: str, text: str, answer: int, split: Split, *, solution: str) -> Problem:
     """A problem without any prompt template; its id is its text."""
-    return Problem(f"{task}/{text}", (Message("user", text),), Gold(str(answer)), f"{task}/{split}")
+    return Problem(f"{task}/{text}", (Message("user", text),), Gold(str(answer)), f"{task}/{split}", solution)

@@ -86,4 +86,7 @@ def split_problems(split: Split) -> Sequence[WordProblem]:
 
 def problems(split: Split) -> list[Problem]:
     """The split as problems, without any prompt template."""
-    return [embedded_problem("word_problems", each.text, each.answer, split) for each in split_problems(split)]
+    return [
+        embedded_problem("word_problems", each.text, each.answer, split, solution=each.solution)
+        for each in split_problems(split)
+    ]

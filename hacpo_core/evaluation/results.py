@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.metrics import MetricEstimate
+from hacpo_core.evaluation.metrics import BITS_PER_BYTE, MetricEstimate
 from hacpo_core.records import PhaseCost
 from hacpo_core.store.steps import StepStore
 
@@ -48,9 +48,16 @@ class EvaluationResult:
         """The value shown in the result table."""
         return self.headline_estimate.value
 
+    @property
+    def bits_per_byte(self) -> MetricEstimate | None:
+        """Of the reference solutions; None if it was not measured."""
+        return next((estimate for estimate in self.estimates if estimate.metric == BITS_PER_BYTE), None)
+
     def __str__(self) -> str:
         """As shown to users."""
-        return f"step {self.step}: {self.agent} on {self.benchmark} {self.value:.3f}"
+        measured = self.bits_per_byte
+        bits = "" if measured is None else f", {measured.value:.3f} bits per byte"
+        return f"step {self.step}: {self.agent} on {self.benchmark} {self.value:.3f}{bits}"
 
 
 def result_phase(benchmark: str, agent: str) -> str:
@@ -61,6 +68,21 @@ def result_phase(benchmark: str, agent: str) -> str:
 def shard_kind(benchmark: str, shard: range) -> str:
     """Kind of the phases that commit the responses to one shard of the problems."""
     return f"answer.{benchmark}.{shard.start}-{shard.stop}"
+
+
+def score_phase(benchmark: str, agent: str) -> str:
+    """Name of the phase that commits the bits of the reference solutions."""
+    return f"score.{benchmark}.{agent}"
+
+
+def is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
+    """Whether a phase of an evaluation is committed for the problems and settings of this digest."""
+    if not store.is_intact(step, phase):
+        return False
+    is_same: bool = store.read_value(step, phase, f"{phase}.json")["digest"] == digest
+    if not is_same:
+        _log.warning("step %d: %s was committed for other problems or settings and is run again", step, phase)
+    return is_same
 
 
 def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:

@@ -1,7 +1,8 @@
 """Evaluation of one agent on one benchmark: sampled, verified and committed shard by shard, then summarised.
 
     problems ─cut─▶ answer.<benchmark>.<first>-<end>.<agent>  ...  one phase per shard, on the GPU
-                        └─▶ evaluate.<benchmark>.<agent>            reads the shards' rewards, commits the metrics
+                        └─▶ score.<benchmark>.<agent>               with reference_field: see `references`
+                                └─▶ evaluate.<benchmark>.<agent>    reads rewards and bits, commits the metrics
 
 An interrupted evaluation resumes after the last committed shard. A response depends on (seed, step, agent, problem,
 sample) and the weights, not on its shard.
@@ -9,7 +10,6 @@ sample) and the weights, not on its shard.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -20,8 +20,16 @@ import pyarrow
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
-from hacpo_core.evaluation.metrics import estimates
-from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, shard_kind
+from hacpo_core.evaluation.metrics import bits_per_byte, estimates
+from hacpo_core.evaluation.references import reference_texts, score_references
+from hacpo_core.evaluation.results import (
+    EvaluationResult,
+    is_done,
+    read_result,
+    result_phase,
+    score_phase,
+    shard_kind,
+)
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import SampleSpec
 from hacpo_core.phases.runner import Handle, Phase, Runner
@@ -30,9 +38,6 @@ from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import PhaseCost, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts
-from hacpo_core.store.steps import StepStore
-
-_log = logging.getLogger(__name__)
 
 
 def start_evaluation(
@@ -53,6 +58,14 @@ def start_evaluation(
             after=after,
         )
         after = [done]
+    if benchmark.config.reference_field is not None:
+        digest = question_digest(experiment.config, benchmark)
+        scored = runner.start(
+            Phase(f"score.{benchmark.name}", step, agent),
+            partial(score_references, experiment, step, agent, benchmark, digest=digest),
+            after=after,
+        )
+        after = [scored]
     return runner.start(
         Phase(f"evaluate.{benchmark.name}", step, agent),
         lambda: sum_up(experiment, step, agent, benchmark, shards),
@@ -93,7 +106,7 @@ _ASKED_LIMITS = ("temperature", "top_p", "max_tokens", "is_greedy")
 
 
 def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
-    """Digest of problems, reference answers, sampling settings, limits and verification."""
+    """Digest of problems, reference answers, sampling settings, limits and verification; of solutions if scored."""
     asked = [
         [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
         for problem in benchmark.problems
@@ -103,7 +116,10 @@ def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
     if verifier.answer_after_reasoning != "none":  # without, digests are those of evaluations before there was a choice
         verification += [verifier.answer_after_reasoning, verifier.reasoning_end]
     limits = {name: value for name, value in asdict(_limits(config, benchmark.config)).items() if name in _ASKED_LIMITS}
-    return digest_of([asked, limits, benchmark.config.num_samples, verification])
+    question = [asked, limits, benchmark.config.num_samples, verification]
+    if benchmark.config.reference_field is not None:  # without, as above
+        question.append(reference_texts(benchmark))
+    return digest_of(question)
 
 
 def _limits(config: ExperimentConfig, benchmark: BenchmarkConfig) -> SamplingLimits:
@@ -118,15 +134,6 @@ def _limits(config: ExperimentConfig, benchmark: BenchmarkConfig) -> SamplingLim
 
 def _style(config: ExperimentConfig, benchmark: Benchmark) -> str:
     return benchmark.config.style or config.verifier.style
-
-
-def _is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:
-    if not store.is_intact(step, phase):
-        return False
-    is_same: bool = store.read_value(step, phase, f"{phase}.json")["digest"] == digest
-    if not is_same:
-        _log.warning("step %d: %s was committed for other problems or settings and is run again", step, phase)
-    return is_same
 
 
 def answer_shard(
@@ -144,7 +151,7 @@ def answer_shard(
             shard again.
     """
     phase, digest = f"{shard_kind(benchmark.name, shard)}.{agent}", question_digest(experiment.config, benchmark)
-    if _is_done(experiment.ledger.store, step, phase, digest):
+    if is_done(experiment.ledger.store, step, phase, digest):
         return
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
     limits = _limits(experiment.config, benchmark.config)
@@ -197,13 +204,21 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
     costs = [PhaseCost(**store.read_value(step, phase, f"{phase}.json")["cost"]) for phase in phases]
     by_key = frame.pivot(index="problem_id", columns="sample", values="reward")
     reward_PK = by_key.loc[[problem.id for problem in benchmark.problems]].to_numpy(dtype=np.float64)
+    found, declaration = estimates(reward_PK, seed=experiment.config.seed), as_dict(benchmark.config)
+    if benchmark.config.reference_field is None:
+        del declaration["reference_field"]  # so that it equals those of evaluations before there was the option
+    else:
+        scored = score_phase(benchmark.name, agent)
+        bits = store.read_table(step, scored, f"{scored}.parquet")
+        found.append(bits_per_byte(*(bits[name].to_numpy(dtype=np.float64) for name in ("bits", "num_bytes"))))
+        costs.append(PhaseCost(**store.read_value(step, scored, f"{scored}.json")["cost"]))
     result = EvaluationResult(
         benchmark=benchmark.name,
         agent=agent,
         step=step,
         digest=question_digest(experiment.config, benchmark),
-        declaration=as_dict(benchmark.config),
-        estimates=tuple(estimates(reward_PK, seed=experiment.config.seed)),
+        declaration=declaration,
+        estimates=tuple(found),
         headline=f"{benchmark.config.metric}@{num_samples}",
         num_problems=len(benchmark.problems),
         num_samples=num_samples,

@@ -26,7 +26,7 @@ class Phase:
     @property
     def needs_gpu(self) -> bool:
         """Whether it runs a model."""
-        return self.kind.split(".")[0] in ("rollout", "teach", "update", "answer")
+        return self.kind.split(".")[0] in ("rollout", "teach", "update", "answer", "score")
 
 
 class Handle(Protocol):

@@ -15,6 +15,7 @@ from hacpo_core.data.prompts import (
     render_prompts,
     turn_end_id,
 )
+from hacpo_core.data.tokens.retokenize import encode_responses
 from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 from hacpo_core.engines.models.loading import eos_ids, load_tokenizer
@@ -88,6 +89,11 @@ class AgentTokenizer:
         distinct = list(dict.fromkeys(problem.messages for problem in problems))
         rendered = render_prompts(self.tokenizer, distinct, arguments=self.template_arguments)
         return dict(zip(distinct, rendered, strict=True))
+
+    def response_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts as the agent's responses, without an end token."""
+        with TEXT_LOCK:
+            return encode_responses(self.tokenizer, texts)
 
     def step_reader(self, search: StepSearch) -> StepReader:
         """The reader that finds a search's steps in the agent's tokens."""

@@ -240,15 +240,16 @@ class Agent:
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
         )
 
-    def score(self, responses: Responses, *, by_reference: bool = False) -> Ragged:
+    def score(self, responses: Responses, *, by_reference: bool = False, temperature: float | None = None) -> Ragged:
         """The training engine's log-probabilities (float32, nats) of the responses under the current weights.
 
-        With `by_reference`, they are those under the initial weights, which `has_reference` keeps.
+        With `by_reference`, they are those under the initial weights, which `has_reference` keeps. They are those of
+        softmax(logits / temperature); None: the temperature of the rollouts.
         """
         torch.set_num_threads(num_threads(self.config))
         self.sampler.rest()  # the learner's passes need the memory
         score = self.learner.reference_logprobs if by_reference else self.learner.logprobs
-        scored = score(TokenRows.of(list(responses.prompt_ids), responses.token_ids))
+        scored = score(TokenRows.of(list(responses.prompt_ids), responses.token_ids), temperature=temperature)
         self._release_unused()
         return scored
 

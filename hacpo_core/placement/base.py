@@ -40,8 +40,11 @@ class PlacedAgent(Protocol):
     def sample(self, specs: Sequence[SampleSpec], *, step: int, purpose: Purpose) -> Responses:
         """Sample a response for each spec, in their order."""
 
-    def score(self, responses: Responses, *, by_reference: bool = False) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under current or initial weights."""
+    def score(self, responses: Responses, *, by_reference: bool = False, temperature: float | None = None) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under current or initial weights.
+
+        They are those of softmax(logits / temperature); None: the temperature of the rollouts.
+        """
 
     def update(
         self,

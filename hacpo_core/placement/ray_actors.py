@@ -101,9 +101,9 @@ class Rank:
         share = share_of(specs, self._rank, self._ranks)
         return self._at(version).sample(share, step=step, purpose=purpose, problems=distinct_problems(specs))
 
-    def score(self, version: int, responses: Responses, by_reference: bool) -> Ragged | None:
+    def score(self, version: int, responses: Responses, by_reference: bool, temperature: float | None) -> Ragged | None:
         """The training engine's log-probabilities; only rank 0 returns them."""
-        scored = self._at(version).score(responses, by_reference=by_reference)
+        scored = self._at(version).score(responses, by_reference=by_reference, temperature=temperature)
         return scored if self._rank == 0 else None
 
     def update(
@@ -156,9 +156,9 @@ class RemoteAgent:
         order = [place[RowKey(step, self.name, spec.problem.id, spec.sample)] for spec in specs]
         return shares if order == sorted(order) else shares.take(order)
 
-    def score(self, responses: Responses, *, by_reference: bool = False) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under current or initial weights."""
-        scored: Ragged = self._call("score", responses, by_reference)[0]
+    def score(self, responses: Responses, *, by_reference: bool = False, temperature: float | None = None) -> Ragged:
+        """As `PlacedAgent.score`."""
+        scored: Ragged = self._call("score", responses, by_reference, temperature)[0]
         return scored
 
     def update(

@@ -14,8 +14,7 @@ from hacpo_core.config import WarmUpConfig
 from hacpo_core.data import arithmetic, word_problems
 from hacpo_core.data.prompts import format_messages, render_prompts
 from hacpo_core.data.rows import data_path, read_rows
-from hacpo_core.data.tokens.control_tokens import response_backend
-from hacpo_core.data.tokens.retokenize import valid_unicode
+from hacpo_core.data.tokens.retokenize import encode_responses, valid_unicode
 from hacpo_core.errors import DataError
 from hacpo_core.records import Message
 from hacpo_core.seeds import generator
@@ -129,10 +128,5 @@ def solution_rows(
     """
     distinct = list(dict.fromkeys(solution.messages for solution in solutions))
     prompts = dict(zip(distinct, render_prompts(tokenizer, distinct, arguments=arguments), strict=True))
-    texts = [valid_unicode(solution.text) for solution in solutions]
-    if tokenizer.is_fast:
-        encodings = response_backend(tokenizer).encode_batch_fast(texts, add_special_tokens=False)
-        responses = [encoding.ids for encoding in encodings]
-    else:
-        responses = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    responses = encode_responses(tokenizer, [valid_unicode(solution.text) for solution in solutions])
     return TokenRows.of([prompts[solution.messages] for solution in solutions], [[*ids, end_id] for ids in responses])

@@ -415,6 +415,18 @@ def test_status_is_sent_only_when_it_changed(page: TestClient, runs_dir: Path) -
     assert "step 4 of 40" in page.get(poll).text
 
 
+def test_bits_per_byte_stand_beside_the_accuracy_where_they_were_measured(page: TestClient, runs_dir: Path) -> None:
+    experiment = write_run(runs_dir, state="failed", step=20)
+    assert "bits per byte" not in page.get(f"/run/{experiment}").text
+    path = experiments_dir(runs_dir) / experiment / PROGRESS_FILE
+    progress = json.loads(path.read_text(encoding="utf-8"))
+    for evaluation in progress["evaluations"]:
+        if evaluation["agent"] == "qwen":
+            evaluation["bits_per_byte"] = 0.8125
+    path.write_text(json.dumps(progress), encoding="utf-8")
+    assert page.get(f"/run/{experiment}").text.count("dev 0.600 (0.812 bits per byte)") == 1
+
+
 def test_failure_of_a_run_arrives_without_reloading(page: TestClient, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=3, state="missing")
     poll = poll_of(page.get(f"/run/{name}").text, "status")

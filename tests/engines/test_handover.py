@@ -202,7 +202,7 @@ def test_sampler_sleeps_before_the_learner_scores_and_learns() -> None:
     agent = object.__new__(Agent)
     agent.config = ExperimentConfig()
     sampler: Any = SimpleNamespace(rest=lambda: events.append("rest"))
-    learner: Any = SimpleNamespace(logprobs=lambda _: events.append("score") or [])
+    learner: Any = SimpleNamespace(logprobs=lambda _, **__: events.append("score") or [])
     agent.sampler, agent.learner = sampler, learner
     nothing: Any = SimpleNamespace(prompt_ids=[], token_ids=[])
     agent.score(nothing)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hacpo_core.evaluation.metrics import (
     average_at_k,
     best_at_k,
+    bits_per_byte,
     bootstrap_best_at_k,
     bootstrap_draws,
     estimates,
@@ -127,3 +128,22 @@ def test_one_sample_gives_avg_1_and_several_give_best_and_pass() -> None:
     assert found["avg@8"].value == pytest.approx((0.25 + 0.75 + 1 / 3) / 5)
     assert found["best@8"].value == pytest.approx(2 / 3)
     assert (found["avg@8"].num_problems, found["best@8"].num_problems) == (5, 3)
+
+
+def test_bits_per_byte_is_a_ratio_of_sums_with_the_error_of_one() -> None:
+    # 12 bits of 16 bytes; residuals of .75 bits a byte are 6 - 3, 3 - 3, 3 - 6: SE = sqrt(3/2 (9 + 0 + 9)) / 16.
+    found = bits_per_byte(np.array([6.0, 3.0, NAN, 3.0]), np.array([4.0, 4.0, 100.0, 8.0]))
+    assert (found.metric, found.value, found.num_problems) == ("bits_per_byte", 0.75, 3)
+    assert found.standard_error == pytest.approx(math.sqrt(27) / 16)
+    assert found.high - found.value == pytest.approx(1.959964 * math.sqrt(27) / 16)
+    assert found.value - found.low == pytest.approx(found.high - found.value)
+
+
+def test_bits_per_byte_of_one_problem_has_no_error_and_of_none_no_value() -> None:
+    one = bits_per_byte(np.array([6.0]), np.array([4.0]))
+    assert one.value == 1.5
+    assert math.isnan(one.low)
+    assert math.isnan(one.standard_error)
+    none = bits_per_byte(np.array([NAN]), np.array([4.0]))
+    assert none.num_problems == 0
+    assert math.isnan(none.value)

@@ -175,6 +175,17 @@ def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]
     return str(tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
+def encode_responses(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of texts as responses: without an end token, control tokens spelled out in a text as plain text."""
+    if not texts:
+        return []
+    if not tokenizer.is_fast:
+        encoding = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False)
+        return [list(ids) for ids in encoding["input_ids"]]
+    encodings = response_backend(tokenizer).encode_batch_fast(list(texts), add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+
 def response_texts(responses: Responses) -> list[str]:
     """The texts to share: valid Unicode, without the half character that a length limit left at the end.
 

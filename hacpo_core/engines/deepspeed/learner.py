@@ -184,10 +184,12 @@ class DeepspeedLearner(BaseLearner):
 
     # --- a share of the rows ---
 
-    def _scored(self, rows: TokenRows, read: Callable[[TokenScores], Tensor]) -> Ragged:
+    def _scored(
+        self, rows: TokenRows, read: Callable[[TokenScores], Tensor], *, temperature: float | None = None
+    ) -> Ragged:
         """As `BaseLearner`, on every rank."""
         shares = self._deal(rows)
-        own = super()._scored(rows.take(shares[self._rank]), read)
+        own = super()._scored(rows.take(shares[self._rank]), read, temperature=temperature)
         with torch.no_grad():
             for _ in range(self._missing_passes(rows, shares)):
                 self._score_nothing()

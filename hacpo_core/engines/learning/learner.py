@@ -118,36 +118,48 @@ class BaseLearner(ABC):
     def refresh_policy(self) -> None:
         """Update `policy` to the current weights; all ranks must call this."""
 
-    def logprobs(self, rows: TokenRows) -> Ragged:
-        """Log-probabilities (float32, nats) of the response tokens under the current weights, in order."""
-        return self._scored(rows, _logprob)
+    def logprobs(self, rows: TokenRows, *, temperature: float | None = None) -> Ragged:
+        """Log-probabilities (float32, nats) of the response tokens under the current weights, in order.
 
-    def reference_logprobs(self, rows: TokenRows) -> Ragged:
+        They are those of softmax(logits / temperature); None: the temperature of the rollouts.
+        """
+        return self._scored(rows, _logprob, temperature=temperature)
+
+    def reference_logprobs(self, rows: TokenRows, *, temperature: float | None = None) -> Ragged:
         """As `logprobs`, under the reference's weights, which every rank has whole."""
         assert self._reference is not None, "a score by the reference needs one"
         self.onload(optimizer=False)
         with torch.no_grad():
-            return self._row_values(self._reference, rows, _logprob)
+            return self._row_values(self._reference, rows, _logprob, temperature=temperature)
 
     def entropies(self, rows: TokenRows) -> Ragged:
         """Entropies (float32, nats) of the distributions that predict the response tokens, in order."""
         return self._scored(rows, _entropy)
 
-    def _scored(self, rows: TokenRows, read: Callable[[TokenScores], Tensor]) -> Ragged:
+    def _scored(
+        self, rows: TokenRows, read: Callable[[TokenScores], Tensor], *, temperature: float | None = None
+    ) -> Ragged:
         """What `read` takes from the scores of each response token under the current weights, in order."""
         self.onload(optimizer=False)
         self.model.eval()
         with torch.no_grad():
-            return self._row_values(self.head, rows, read)
+            return self._row_values(self.head, rows, read, temperature=temperature)
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
         """As `logprobs`, but with several ranks, each may pass different rows."""
         return self.logprobs(rows)
 
-    def _row_values(self, head: Head, rows: TokenRows, read: Callable[[TokenScores], Tensor]) -> Ragged:
+    def _row_values(
+        self,
+        head: Head,
+        rows: TokenRows,
+        read: Callable[[TokenScores], Tensor],
+        *,
+        temperature: float | None = None,
+    ) -> Ragged:
         """What `read` takes from the scores of each row's response tokens, the rows in order."""
         values = Ragged(np.empty(len(rows.responses.value_N), np.float32), rows.responses.edge)
-        for positions, scores in self._score_groups(head, rows):
+        for positions, scores in self._score_groups(head, rows, temperature=temperature):
             value_N, start = read(scores).float().cpu().numpy(), 0
             for row in positions:
                 end = start + len(values[row])
@@ -156,13 +168,13 @@ class BaseLearner(ABC):
         return values
 
     def _score_groups(
-        self, head: Head, rows: TokenRows, *, has_entropy_gradient: bool = False
+        self, head: Head, rows: TokenRows, *, has_entropy_gradient: bool = False, temperature: float | None = None
     ) -> Iterator[tuple[Sequence[int], TokenScores]]:
         """Scores of all response tokens, pass by pass, each with its rows' positions in the order of the scores."""
         for forward in self._forward_passes(rows):
             scores = head.scores(
                 forward.to(self._device),
-                temperature=self._temperature,
+                temperature=self._temperature if temperature is None else temperature,
                 chunk_mb=self._engine.logprob_chunk_mb,
                 has_entropy_gradient=has_entropy_gradient,
             )

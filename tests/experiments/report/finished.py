@@ -14,7 +14,7 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import RESULT_FILE
 from hacpo_core.config import EngineConfig, PairConfig
-from hacpo_core.evaluation.metrics import estimates
+from hacpo_core.evaluation.metrics import BITS_PER_BYTE, MetricEstimate, estimates
 from hacpo_core.evaluation.results import EvaluationResult, result_phase
 from hacpo_core.files import write_json
 from hacpo_core.records import PhaseCost
@@ -39,6 +39,7 @@ def finished(
     digest: str = "",
     engine: EngineConfig | None = None,
     is_tracked: bool = False,
+    bits: Mapping[tuple[int, str, str], float] | None = None,
 ) -> Plan:
     """A complete experiment.
 
@@ -53,6 +54,7 @@ def finished(
         digest: of the questions.
         engine: in place of the CPU.
         is_tracked: whether MLflow is told.
+        bits: bits per byte by step, benchmark and agent; None: not measured.
     """
     words = [f"seed={seed}", f"train.num_steps={NUM_STEPS}", f"runtime.runs_dir={root}"]
     config = compose("tiny", method, overrides=[*words, f"tracking.enabled={str(is_tracked).lower()}"])
@@ -62,7 +64,8 @@ def finished(
     plan.root.mkdir(parents=True)
     store = StepStore(plan.root)
     for (step, benchmark, agent), values in rewards.items():
-        _evaluate(store, step, benchmark, agent, np.asarray(values, dtype=np.float64), headline, digest)
+        reward_PK, per_byte = np.asarray(values, dtype=np.float64), (bits or {}).get((step, benchmark, agent))
+        _evaluate(store, step, benchmark, agent, reward_PK, headline, digest, per_byte)
     for step in range(1, NUM_STEPS + 1):
         value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
@@ -81,6 +84,7 @@ def _evaluate(
     reward_PK: np.ndarray[Any, Any],
     headline: str,
     digest: str,
+    per_byte: float | None,
 ) -> None:
     num_problems, num_samples = reward_PK.shape
     shard = f"answer.{benchmark}.0-{num_problems}.{agent}"
@@ -98,7 +102,10 @@ def _evaluate(
         step=step,
         digest=digest,
         declaration={},
-        estimates=tuple(estimates(reward_PK, seed=0)),
+        estimates=(
+            *estimates(reward_PK, seed=0),
+            *([] if per_byte is None else [MetricEstimate(BITS_PER_BYTE, per_byte, per_byte, per_byte, num_problems)]),
+        ),
         headline=headline,
         num_problems=num_problems,
         num_samples=num_samples,

@@ -76,6 +76,20 @@ def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridPl
         assert run.info.status == "FINISHED"
 
 
+def test_bits_per_byte_are_metrics_beside_the_accuracies(tmp_path: Path) -> None:
+    values = {(step, TEST, agent): [[1], [0]] for step in (0, 2) for agent in AGENTS}
+    bits = {(0, TEST, "qwen-tiny"): 1.5, (2, TEST, "qwen-tiny"): 1.0, (2, TEST, "llama-tiny"): 0.5}
+    plan = finished(tmp_path, "hacpo", rewards=values, metrics=METRICS, is_tracked=True, bits=bits)
+    write_report(grid_of([plan], benchmarks=[TEST]), tmp_path / "out")
+    metrics = runs_in(tmp_path)[1]["tiny hacpo seed 0"].data.metrics
+    assert {name: value for name, value in metrics.items() if "bits" in name} == {
+        f"qwen-tiny/{TEST}_bits_per_byte": 1.0,
+        f"llama-tiny/{TEST}_bits_per_byte": 0.5,
+        f"mean/{TEST}_bits_per_byte": 0.75,
+    }
+    assert metrics[f"mean/{TEST}"] == 0.5
+
+
 def test_view_shows_rows_alone_and_the_page_knows_where_they_are(grid: GridPlan, tmp_path: Path) -> None:
     write_report(grid, tmp_path / "out")
     client, _ = runs_in(tmp_path)

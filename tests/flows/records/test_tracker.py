@@ -99,13 +99,17 @@ def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[P
     before = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
     added = with_benchmarks(planned, ["arithmetic_dev"])
     added.config.evaluate.benchmarks["arithmetic_dev"] = replace(
-        added.config.evaluate.benchmarks["arithmetic_dev"], limit=8, num_samples=2, temperature=1.0
+        added.config.evaluate.benchmarks["arithmetic_dev"],
+        limit=8,
+        num_samples=2,
+        temperature=1.0,
+        reference_field="solution",
     )
     run_evaluation(added, 4, DirectRunner())
     after = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
     assert before.items() <= after.items()
     assert set(after.values()) == {1}
-    kinds = ("accuracy", "best_at_2", "bootstrap_best_at_2", "cut_share", "unscored_share")
+    kinds = ("accuracy", "best_at_2", "bootstrap_best_at_2", "bits_per_byte", "cut_share", "unscored_share")
     new = {(run.rpartition("/")[2], name, step) for run, name, step, _ in after - before}
     own = {(k, f"evaluate/arithmetic_dev_{kind}", 4) for k in ("qwen", "llama") for kind in kinds}
     assert new == own | {(planned.id, "evaluate/arithmetic_dev_accuracy", 4)}

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from dashboards.models.changes import version_of
 from dashboards.models.grids.cells import cell_state, total_spent
 from dashboards.models.listing import ALL_RUNS
-from dashboards.models.runs.checkpoints import read_checkpoints
+from dashboards.models.runs.checkpoints import KEEP_BEST, read_checkpoints
 from dashboards.models.runs.curves import (
     ABOUT_ACCURACY,
     StepMetrics,
@@ -56,7 +56,7 @@ def run_routes(site: Site) -> APIRouter:
     @router.get("/run/{experiment}")
     def show(request: Request, experiment: str, shown: _Shown = (), against: str = "") -> Response:
         root = site.runs.root(experiment)
-        settings, metrics = read_field_values(root), _newest_metrics(site, root)
+        settings, metrics = site.tables.fields(experiment), _newest_metrics(site, root)
         other = site.runs.root(against).name if against else ""
         phases = _phases(site, experiment, None, None)
         return site.page(
@@ -71,7 +71,7 @@ def run_routes(site: Site) -> APIRouter:
             log=fragment("run/log.html", **_log(site, experiment)),
             grids=[record for record in site.runs.grids() if _has(record.places, experiment)],
             all_runs=ALL_RUNS,
-            checkpoints=read_checkpoints(root),
+            checkpoints=read_checkpoints(root, keeps_best=settings.get(KEEP_BEST, "null") != "null"),
             notes=site.tables.notes(experiment),
             settings=settings,
             about=about(settings),

@@ -11,6 +11,8 @@ from flows.records.states import CONFIG_FILE
 from hacpo_core.errors import HacpoError
 from hacpo_core.evaluation.best import best_texts
 
+KEEP_BEST = "checkpoint.keep_best.metric"
+
 
 @dataclass(frozen=True, slots=True)
 class SavedStep:
@@ -22,9 +24,14 @@ class SavedStep:
     why_kept: str = ""
 
 
-def read_checkpoints(root: Path) -> list[SavedStep]:
-    """The checkpoints of the experiment in this folder, newest first; half-written ones are left out."""
-    best = _best(root)
+def read_checkpoints(root: Path, *, keeps_best: bool) -> list[SavedStep]:
+    """The checkpoints of the experiment in this folder, newest first; half-written ones are left out.
+
+    Args:
+        root: folder of the experiment.
+        keeps_best: whether KEEP_BEST is set. If not, its configuration is not read, which takes longer than all else.
+    """
+    best = _best(root) if keeps_best else {}
     folders = (root / "checkpoints").glob("[0-9]*")
     steps = [folder for folder in folders if folder.name.isdigit() and folder.is_dir()]
     return [

@@ -71,9 +71,20 @@ _OPTION = re.compile(r"\(?([A-J])\)?")
 _LEADING_OPTION = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\\text\{)?\(?([A-J])(?:\)|\}|[.:](?!\d)|$)")
 _TRUTH = re.compile(r"(yes|no|true|false)", re.IGNORECASE)
 _LEADING_TRUTH = re.compile(r"(?:\\text\{)?(yes|no|true|false)\b", re.IGNORECASE)
-_NEGATION = re.compile(r"\\neq|\\not(?![A-Za-z])|\\notin|\bnot\b|n't\b|\b(?:never|neither|nor|except)\b", re.IGNORECASE)
+_FURTHER_CHOICE = re.compile(
+    r"(?<![A-Za-z])\([A-J]\)|(?:\b(?:and|or)\b|[,;&/]) ?(?:[A-J]\.(?!\d)|[A-J]$)"
+    r"|(?:\bor\b|\band\b|/) ?(?i:yes|no|true|false)\b"
+)
+_NEGATION = re.compile(
+    r"\\neq|\\not(?![A-Za-z])|\\notin|n't\b"
+    r"|\b(?:not|cannot|never|neither|nor|except|without|unequal|different from|non(?= ))\b",
+    re.IGNORECASE,
+)
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
-_CLOSED_AT_INFINITY = re.compile(r"\\infty ?\]|\[ ?- ?\\infty")
+_CLOSED_AT_INFINITY = re.compile(
+    r"\\infty ?\]|\[ ?- ?\\infty|(?:\\le(?![a-z])|<=) ?\\infty|- ?\\infty ?(?:\\le(?![a-z])|<=)"
+    r"|\\infty ?(?:\\ge(?![a-z])|>=)|(?:\\ge(?![a-z])|>=) ?- ?\\infty"
+)
 _PERCENT = re.compile(r" ?\\?%$| ?\\text\{ ?percent ?\}$| percent$")
 ROUNDING = 1e-6
 """Numbers that math-verify calls equal may differ by this share: it rounds to six decimals."""
@@ -277,7 +288,7 @@ def _agree_on_real_numbers(given: Any, expected: Any) -> bool:
                 return False
             continue
         num_real += 1
-        if abs(one - other) > 1e-12 * max(1, abs(other)):
+        if abs(one - other) > 1e-12 * max(abs(one), abs(other)):
             return False
     return num_real >= _DRAWS // 4
 
@@ -333,14 +344,16 @@ def _value(expression: object) -> Any:
 
 
 def _first_words_agree(given: str, expected: str) -> bool | None:
-    """Whether a candidate starts with the same option letter or truth value as the gold answer; None if either has
-    neither.
+    """Whether a candidate starts with the gold answer's option letter or truth value and names no other.
+
+    None if either has neither.
     """
     for whole, leading in ((_OPTION, _LEADING_OPTION), (_TRUTH, _LEADING_TRUTH)):
         wanted = whole.fullmatch(expected)
         given_match = None if wanted is None else leading.match(given)
         if wanted is not None and given_match is not None:
-            return given_match.group(1).lower() == wanted.group(1).lower()
+            is_same = given_match.group(1).lower() == wanted.group(1).lower()
+            return is_same and not _FURTHER_CHOICE.search(given, given_match.end())
     return None
 
 

@@ -43,7 +43,8 @@ _ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
 
 _NO_LETTER = r"(?![A-Za-z])"
 _LAYOUT = re.compile(
-    rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?){_NO_LETTER}"
+    rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?|bf|it|rm|sf|tt|large|Large"
+    rf"|LARGE|huge|small|normalsize){_NO_LETTER}|\\(?:textcolor|color) ?\{{[^{{}}]*\}}"
 )
 _MATH = re.compile(r"(?<!\\)\\[\[\]()]")
 _ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
@@ -64,18 +65,24 @@ _SPELLINGS = (
     (re.compile(rf"\\(?:pounds|euro|yen){_NO_LETTER}"), ""),
 )
 _DECORATION = re.compile(
-    r"\\(?P<name>boxed|fbox|underline|mathbf|boldsymbol|bm|mathit|mathsf|text|textbf|textit|textrm|textup|mbox|mathrm)"
+    r"\\(?P<name>boxed|fbox|framebox|underline|uline|underbrace|emph|mathbf|boldsymbol|bm|mathit|mathsf"
+    r"|text|textbf|textit|textrm|textup|mbox|mathrm)"
     rf"{_NO_LETTER} ?(?:\{{|(?P<bare>\w))"
 )
 _TEXTS = ("text", "textbf", "textit", "textrm", "textup", "mbox", "mathrm")
 _LETTER = re.compile(r"[A-Za-z]")
 _FRACTION = re.compile(rf"\\frac{_NO_LETTER}")
-_SQRT_OF_SIGN = re.compile(r"\\sqrt ?(?=[^\s{\[\\]|\\[A-Za-z])(\\[A-Za-z]+|.)")
+_WITH_ARGUMENT = (r"\sqrt", r"\overline", r"\bar", r"\vec", r"\hat", r"\text", r"\mathrm", r"\mathbf", r"\boxed")
+"""commands whose braces belong to them, if they are themselves an argument without braces"""
+_SQRT_OF_SIGN = re.compile(r"\\sqrt ?(?!\\frac)(?=[^\s{\[\\]|\\[A-Za-z])(\\[A-Za-z]+|.)")
 _LOG_BASE = re.compile(r"\\log ?_ ?(\w|\{[^{}]*\}) ?(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))?")
 _SEPARATED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d|,\d)")
 _SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
 _VARIABLE_OF = re.compile(r"^[A-Za-z](?:_\w)? ?\\in ?(?=[(\[\\{])")
-_FOR_ALL = re.compile(r",? ?(?:\\text ?\{ ?)?\(?\bfor (?:all|any|every|each) [^{}]*\}?.*$", re.DOTALL)
+_FOR_ALL = re.compile(
+    r"(?<=\S),? ?(?:\\text ?\{ ?)?\(?\bfor (?:all|any|every|each) ?\}?\$? ?(?:real (?:numbers? ?)?)?\}?\$? ?"
+    r"(?:\\?[A-Za-z](?:_\w)?)?\$?(?: ?\\in ?\\(?:mathbb|mathbf) ?\{?R\}?| in R)?\$?[})]*[ .]*$"
+)
 _TRIGONOMETRIC = re.compile(r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _ANGLE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?\^ ?\\circ")
 _IDLE_END = re.compile(r"[\s.,;:\\]+$")
@@ -178,8 +185,8 @@ def _argument(text: str, start: int) -> tuple[str, int]:
         return "{" + _with_braces(text[here + 1 : end]) + "}", end + 1
     command = re.compile(r"\\[A-Za-z]+").match(text, here)
     end = command.end() if command else here + 1
-    if command and text[end : end + 1] == "{" and (close := closing(text, end)) is not None:
-        end = close + 1  # \frac\sqrt{3}2
+    if command and command.group() in _WITH_ARGUMENT and text[end : end + 1] == "{":
+        end = (closing(text, end) or end - 1) + 1  # \frac\sqrt{3}2
     return "{" + text[here:end] + "}", end
 
 

@@ -54,6 +54,18 @@ f(x)=2x <= f(x) = 2x \text{ for all } x
 x^{10} <= x¹⁰
 x=1, y=2 <= y = 2, x = 1
 (100,200) <= (100, 200)
+2x <= 2x for all x in R
+f(x)=2x <= f(x)=2x \text{ for all real } x
+\frac{\pi}{12} <= \frac\pi{12}
+2007+\frac{\pi}{2} <= 2007+\frac\pi{2}
+(2,\frac{\pi}{12}) <= (2,\frac\pi{12})
+\frac{\sqrt{3}}{2} <= \frac\sqrt{3}2
+7 <= {\bf 7}
+7 <= \emph{7}
+7 <= \textcolor{red}{7}
+5 <= \large 5
+(2,\infty) <= 2 < x < \infty
+Yes <= Yes, it is
 """
 WRONG = r"""
 \frac{2^{2005}+1}{3 \cdot 2^{2006}} <= \frac{1}{3 \cdot 2^{2006}}
@@ -90,6 +102,22 @@ x = 1 <= x = -1
 (100,200) <= 100200
 1 \pm \sqrt{2} <= 1+\sqrt{2}
 7 <= 7, 7
+1.38\times10^{-23} T <= 1.38\times10^{-24} T
+\frac{x}{2^{100}} <= -\frac{x}{2^{100}}
+\frac{x}{2^{2006}} <= \frac{x}{3 \cdot 2^{2006}}
+e^{-x^2-100} <= e^{-x^2-101}
+f(x)=2x \text{ for all } x>0 <= f(x)=2x \text{ for all } x<0
+2n \text{ for all even } n <= 2n \text{ for all odd } n
+0 \text{ for all } n <= 0 \text{ for all } n, 1 \text{ else}
+0 <= cannot be 0
+0 <= \text{different from } 0
+0 <= \text{non } 0
+0 <= without 0
+A <= (A), (B)
+(C) <= (C) or (D)
+A <= A. and B.
+Yes <= Yes and no
+(2,\infty) <= 2 < x \le \infty
 """
 
 

@@ -217,7 +217,7 @@ def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, 
         result = {"table": rows, "failed": failed, "report": str(report.page), "comparisons": report.sentences}
         print(json.dumps({"grid": grid.name, **result}))
         return
-    print("\n" + (format_table(_brief(rows)) if rows else "No experiment is complete."))
+    print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
     print(f"\nreport   {report.page}")
     print(f"page     `make dashboard`, or `hacpo dashboard --runs-dir {runs_dir}`")
     server = find_server(runs_dir)
@@ -229,11 +229,18 @@ def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, 
         print("\n" + "\n".join(report.sentences))
 
 
-def _brief(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """What one looks at first: who, accuracy before and after, and tokens; the report has the rest."""
+def _brief(rows: Sequence[Mapping[str, Any]], benchmarks: Sequence[str] | None) -> pd.DataFrame:
+    """What one looks at first: who, accuracy before and after, and tokens; the report has the rest.
+
+    Args:
+        rows: of the result table.
+        benchmarks: those of the report; none: all.
+    """
     table = pd.DataFrame(rows).rename(columns={"tokens_sampled": "tokens"})
     several = [name for name in ("pair", "seed") if table[name].nunique() > 1]
-    scores = [name for name in map(str, table) if name.endswith(("_before", "_after", "_unscored"))]
+    ends = ("_before", "_after", "_unscored")
+    shown = tuple(f"{name}{end}" for name in benchmarks for end in ends) if benchmarks else ends
+    scores = [name for name in map(str, table) if name.endswith(shown)]
     return table[[*several, "method", "agent", *scores, "tokens"]]
 
 

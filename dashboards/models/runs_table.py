@@ -128,8 +128,11 @@ class RunTables:
         found: Mapping[str, float] = self._keep("metrics", root, path, lambda: _step_metrics(store, progress.step))
         return found
 
-    def metric_at(self, name: str, metric: str, at: str) -> float | None:
-        """A metric of a run, mean over agents, after a step or the highest of all steps; None if it is not known."""
+    def metric_at(self, name: str, metric: str, at: str, agent: str = "") -> float | None:
+        """A metric of a run after a step or the highest of all steps; None if it is not known.
+
+        It is an agent's, or with "" the mean over all agents.
+        """
         root, progress = self._runs.root_of(name), self._runs.status(name).progress
         if progress is None or not progress.step:
             return None
@@ -138,10 +141,10 @@ class RunTables:
         path = store.folder(steps[-1]) / "metrics.json"
 
         def read() -> float | None:
-            found = [values[metric] for step in steps if metric in (values := _step_metrics(store, step))]
-            return max(found, default=None, key=lambda value: -math.inf if math.isnan(value) else value)
+            found = (_step_metrics(store, step, agent).get(metric) for step in steps)
+            return _highest(value for value in found if value is not None)
 
-        value: float | None = self._keep(f"{metric}@{at}", root, path, read)
+        value: float | None = self._keep(f"{metric} {agent}@{at}", root, path, read)
         return value
 
     def status(self, name: str) -> Any:
@@ -200,7 +203,8 @@ class _Run:
         if progress is not None and (at == BEST or at.isdecimal()):
             if name.partition(".")[0] == "accuracy":
                 return _accuracy(name, progress, at)
-            return self._tables.metric_at(self.name, "reward/mean" if name == "reward" else name, at)
+            kind, _, agent = name.partition(".") if name.startswith("reward") and "/" not in name else (name, "", "")
+            return self._tables.metric_at(self.name, "reward/mean" if kind == "reward" else name, at, agent)
         if "/" in column:
             return self._tables.metrics(self.name).get(column)
         measured = _measured(column, progress) if progress is not None else None
@@ -240,16 +244,25 @@ def _accuracy(column: str, progress: Progress, at: str) -> float | None:
         return statistics.fmean(values) if values else None
     if not by_step:
         return None
+    if at == "last":
+        return statistics.fmean(by_step[max(by_step)])
     most = max(map(len, by_step.values()))
-    means = {step: statistics.fmean(values) for step, values in by_step.items()}
-    return means[max(by_step)] if at == "last" else max(means[s] for s, v in by_step.items() if len(v) == most)
+    return _highest(statistics.fmean(values) for values in by_step.values() if len(values) == most)
 
 
-def _step_metrics(store: StepStore, step: int) -> Mapping[str, float]:
+def _highest(values: Iterable[float]) -> float | None:
+    """The highest value, nan only if nothing else is known."""
+    return max(values, default=None, key=lambda value: -math.inf if math.isnan(value) else value)
+
+
+def _step_metrics(store: StepStore, step: int, agent: str = "") -> Mapping[str, float]:
+    """Metrics of an agent, or with "" means over all agents."""
     try:
         agents: Mapping[str, Mapping[str, float]] = store.metrics(step)["agents"]
     except StoreError:
         return {}
+    if agent:
+        return agents.get(agent, {})
     names = dict.fromkeys(name for values in agents.values() for name in values)
     return {name: statistics.fmean(v[name] for v in agents.values() if name in v) for name in names}
 

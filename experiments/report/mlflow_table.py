@@ -93,7 +93,7 @@ def send_grid(results: Results, report: Path) -> None:
         write_json(runs_dir / STATE_FILE, {"experiment": store.experiment_id})
         metrics = [f"{MEAN}/{name}" for name in results.benchmarks]
         store.add_columns(
-            params=("pair", "method", "label", "seed", *SYMBOLS),
+            params=("method", *SYMBOLS),  # name and seed are in the run's name
             metrics=(*metrics, "tokens_sampled", "hours"),
             search=f"tags.`{_KIND}` = 'row'",
         )

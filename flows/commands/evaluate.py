@@ -111,7 +111,7 @@ def _evaluate(
     except HacpoError as error:
         if suite_name is None:
             raise
-        failed["some of the others"] = error
+        failed[""] = error  # it names its benchmarks
     frame = evaluations_of(chosen, step)
     if as_json:
         print(frame.to_json(orient="records", lines=True).strip())

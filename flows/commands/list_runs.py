@@ -13,6 +13,7 @@ import typer
 
 from flows.commands.options import AsJson, RunsDir
 from hacpo_core.errors import ConfigError, HacpoError
+from hacpo_core.evaluation.metrics import BITS_PER_BYTE
 
 if TYPE_CHECKING:  # importing pandas takes a while
     import pandas as pd
@@ -23,7 +24,9 @@ def list_runs(
     metric: Annotated[
         str | None, typer.Option(help="show this metric, such as reward/mean, in place of the last accuracies")
     ] = None,
-    at: Annotated[str, typer.Option(help="with --metric: a step, last, or best (the highest value)")] = "last",
+    at: Annotated[
+        str, typer.Option(help="with --metric: a step, last, or best (the highest; of bits per byte, the lowest)")
+    ] = "last",
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -84,9 +87,13 @@ def _metric(root: Path, metric: str, at: str) -> dict[str, dict[str, Any]]:
     curves = curves[(curves.metric == metric) & curves.value.notna()]
     if at.isdecimal():
         curves = curves[curves.step == int(at)]
-    found = curves.sort_values("value" if at == "best" else "step", kind="stable").groupby("agent", sort=False).tail(1)
-    rows = found[["agent", "value", "step"]].to_dict("records")
-    return {row["agent"]: {"value": float(row["value"]), "step": int(row["step"])} for row in rows}
+    is_lower_better = metric.endswith(BITS_PER_BYTE)
+    by, is_ascending = ("value", not is_lower_better) if at == "best" else ("step", True)
+    found = curves.sort_values(by, ascending=is_ascending, kind="stable").groupby("agent").tail(1).set_index("agent")
+    return {
+        agent: {"value": float(found.value[agent]), "step": int(found.step[agent])}
+        for agent in dict.fromkeys(curves.agent)
+    }
 
 
 def _curves(root: Path) -> pd.DataFrame:

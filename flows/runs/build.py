@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.models.loading import check_device
-from hacpo_core.errors import DataError, StoreError, first_line
+from hacpo_core.errors import DataError, HacpoError, StoreError, first_line
 from hacpo_core.evaluation.prompts import check_prompts
 from hacpo_core.experiment import Experiment
 from hacpo_core.files import read_json, write_json
@@ -40,7 +41,11 @@ THREADS_FILE = "threads.json"
 
 @contextmanager
 def open_experiment(
-    plan: Plan, *, progress: Mapping[str, WarmUpProgress] | None = None, has_lock: bool = False
+    plan: Plan,
+    *,
+    progress: Mapping[str, WarmUpProgress] | None = None,
+    has_lock: bool = False,
+    unusable: dict[str, HacpoError] | None = None,
 ) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
     """Lock the experiment's folder, load everything, and yield the experiment with its benchmarks by name.
 
@@ -48,6 +53,8 @@ def open_experiment(
         plan: what to open.
         progress: callback per agent, called during a warm-up.
         has_lock: whether the caller holds the experiment's lock.
+        unusable: takes the errors of benchmarks whose prompts some agent cannot take, which are then left out; None:
+            such an error is raised.
 
     Raises:
         LockedError: another process holds the lock.
@@ -76,8 +83,14 @@ def open_experiment(
                 for name, problems in load_training(config.data).sets.items()
             }
             benchmarks = load_benchmarks(config)
-            for tokenizer in tokenizers:
-                check_prompts(benchmarks.values(), tokenizer, config, folder=initial[tokenizer.name])
+            for tokenizer, name in itertools.product(tokenizers, list(benchmarks)):
+                try:
+                    check_prompts([benchmarks[name]], tokenizer, config, folder=initial[tokenizer.name])
+                except HacpoError as error:
+                    if unusable is None:
+                        raise
+                    unusable.setdefault(name, error)
+            benchmarks = {name: each for name, each in benchmarks.items() if name not in (unusable or {})}
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,

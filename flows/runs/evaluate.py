@@ -144,12 +144,11 @@ def run_evaluation(
     store_of(plan)
     check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
-    names = list(plan.config.evaluate.benchmarks)
     complete = read_final(plan)
-    with open_experiment(plan) as (experiment, benchmarks):
-        failed: dict[str, HacpoError] = {}
+    failed: dict[str, HacpoError] = {}
+    with open_experiment(plan, unusable=failed if keeps_going else None) as (experiment, benchmarks):
         with waited_for(experiment, runner):
-            for part in [[name] for name in names] if keeps_going else [names]:
+            for part in [[name] for name in benchmarks] if keeps_going else [list(benchmarks)]:
                 try:
                     evaluate_agents(experiment, step, part, benchmarks, runner, watcher.evaluated)
                 except HacpoError as error:
@@ -178,7 +177,8 @@ def raise_failed(failed: Mapping[str, HacpoError]) -> None:
     """Raise one error for benchmarks that failed, of the first one's kind; none if there are none."""
     if failed:
         first = next(iter(failed.values()))
-        raise type(first)("; ".join(f"{name}: {error}" for name, error in failed.items())) from first
+        texts = [f"{name}: {error}" if name else str(error) for name, error in failed.items()]
+        raise type(first)("; ".join(texts)) from first
 
 
 def check_questions(plan: Plan) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.evaluation.results import intact_results
 
 TEAM = "team"
@@ -25,7 +26,7 @@ class BestStep:
 def best_steps(root: Path, config: ExperimentConfig) -> Mapping[str, Sequence[BestStep]]:
     """The best steps by `checkpoint.keep_best`, the best first; of equal accuracies, the earlier.
 
-    Step 0 is left out, since the model before training has no checkpoint.
+    Only steps count at which the training evaluates, since others have no checkpoint; nor has step 0.
 
     Returns:
         at most `num` steps for each agent, or for TEAM, by the mean over all agents; empty if no metric is set.
@@ -35,7 +36,7 @@ def best_steps(root: Path, config: ExperimentConfig) -> Mapping[str, Sequence[Be
         return {}
     values: dict[int, dict[str, float]] = {}
     for result in intact_results(root):
-        if result.benchmark == chosen.metric and result.step:
+        if result.benchmark == chosen.metric and result.step and chosen.metric in benchmarks_after(config, result.step):
             values.setdefault(result.step, {})[result.agent] = result.value
     agents = list(config.pair.agents)
     by_name: dict[str, dict[int, float]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from pathlib import Path
@@ -73,6 +74,9 @@ def test_column_is_read_at_a_step_or_at_its_best_one(runs: Path) -> None:
     (row,) = table.rows
     assert row.values[1:] == (means[1], means[1], max(means), pytest.approx(0.65), pytest.approx(0.6))
     assert len(table_of(runs, f"reward@best>={max(means)}").rows) == 1
+    own = [store.metrics(step)["agents"]["llama"]["reward/mean"] for step in (2, *range(1, 41))]
+    (row,) = table_of(runs, "method=hacpo seed=0", columns=("reward.llama@2", "reward.llama@best")).rows
+    assert row.values == (own[0], max(own))
     for wrong in ("reward/mean@first", "accuracy@7"):
         assert f"no run has the column {wrong!r}" in table_of(runs, columns=("run", wrong)).problem
 
@@ -86,6 +90,11 @@ def test_best_accuracy_is_that_of_a_step_with_all_agents(runs_dir: Path) -> None
     path.write_text(json.dumps(progress), encoding="utf-8")
     (row,) = table_of(runs_dir, columns=("accuracy@best", "accuracy@5", "accuracy")).rows
     assert row.values == (pytest.approx(0.55), 0.9, pytest.approx(0.55))
+    progress["evaluations"] = [
+        first | {"step": step, "value": value} for step, value in ((1, math.nan), (2, 0.5), (3, 0.4))
+    ]
+    path.write_text(json.dumps(progress), encoding="utf-8")
+    assert table_of(runs_dir, columns=("accuracy@best",)).rows[0].values == (0.5,)
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,13 @@ METRICS = {"tokens/sampled": 1.0, "tokens/trained": 1.0, "reward/mean": 0.5}
 KEPT = ("checkpoint.keep_best.metric=dev", "checkpoint.keep=1", "evaluate.during=[dev]", "evaluate.every=1")
 
 
-def evaluated(root: Path, accuracies: Mapping[tuple[int, str], list[float]], **chosen: Any) -> Plan:
+def evaluated(root: Path, accuracies: Mapping[tuple[int, str], list[float]], every: int = 1, **chosen: Any) -> Plan:
     """An experiment with these accuracies in quarters, by step and agent, and a choice of the best."""
     rewards = {(step, TEST, agent): [[value] for value in values] for (step, agent), values in accuracies.items()}
     plan = finished(root, "hacpo", rewards=rewards, metrics=METRICS)
     best = CheckpointConfig(keep_best=KeepBestConfig(metric=TEST, **chosen))
-    return replace(plan, config=replace(plan.config, checkpoint=best))
+    evaluate = replace(plan.config.evaluate, during=[TEST], every=every)
+    return replace(plan, config=replace(plan.config, checkpoint=best, evaluate=evaluate))
 
 
 def test_best_steps_of_the_team_and_of_each_agent(tmp_path: Path) -> None:
@@ -64,6 +65,12 @@ def test_best_steps_of_the_team_and_of_each_agent(tmp_path: Path) -> None:
         "llama-tiny": [BestStep(3, 1.0)],
     }
     assert best_texts(alone.root, alone.config)[4] == f"best by {TEST} of qwen-tiny: 1.000"
+
+
+def test_step_at_which_the_training_does_not_evaluate_is_none_of_the_best(tmp_path: Path) -> None:
+    agents = ("qwen-tiny", "llama-tiny")
+    plan = evaluated(tmp_path, {(step, k): [value] for step, value in ((1, 1.0), (2, 0.0)) for k in agents}, every=2)
+    assert best_steps(plan.root, plan.config) == {"team": [BestStep(2, 0.0)]}
 
 
 def test_nothing_is_best_without_a_metric_or_a_score(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,13 @@ STOPPED = (
 )
 
 
+def evaluated(folder: Path, rewards: Mapping[tuple[int, str, str], list[list[float]]]) -> Plan:
+    """An experiment that is evaluated after every tenth step."""
+    plan = finished(folder, "hacpo", rewards=rewards, metrics=METRICS)
+    evaluate = replace(plan.config.evaluate, during=[TEST], every=10)
+    return replace(plan, config=replace(plan.config, evaluate=evaluate))
+
+
 @pytest.mark.parametrize(
     ("quarters", "patience", "expected"),
     [
@@ -49,7 +56,7 @@ def test_patience_counts_evaluations_without_a_new_best(
     rewards = {
         (10 * at, TEST, agent): [[1.0]] * n + [[0.0]] * (4 - n) for at, n in enumerate(quarters) for agent in AGENTS
     }
-    plan = finished(tmp_path, "hacpo", rewards=rewards, metrics=METRICS)
+    plan = evaluated(tmp_path, rewards)
     train = replace(plan.config.train, num_steps=100, stop=StopConfig(metric=TEST, patience=patience))
     assert last_step(plan.root, replace(plan.config, train=train)) == expected
     never = replace(train, stop=StopConfig())
@@ -58,9 +65,17 @@ def test_patience_counts_evaluations_without_a_new_best(
 
 def test_evaluation_that_lacks_an_agent_does_not_count(tmp_path: Path) -> None:
     rewards = {(0, TEST, agent): [[1.0]] for agent in AGENTS} | {(10, TEST, AGENTS[0]): [[0.0]]}
-    plan = finished(tmp_path, "hacpo", rewards=rewards, metrics=METRICS)
+    plan = evaluated(tmp_path, rewards)
     train = replace(plan.config.train, num_steps=100, stop=StopConfig(metric=TEST, patience=1))
     assert last_step(plan.root, replace(plan.config, train=train)) == 100
+
+
+def test_evaluation_between_those_of_the_training_does_not_count(tmp_path: Path) -> None:
+    quarters = {0: 1, 5: 4, 10: 2, 20: 3}
+    rewards = {(step, TEST, agent): [[1.0]] * n + [[0.0]] * (4 - n) for step, n in quarters.items() for agent in AGENTS}
+    plan = evaluated(tmp_path, rewards)
+    train = replace(plan.config.train, num_steps=100, stop=StopConfig(metric=TEST, patience=1))
+    assert last_step(plan.root, replace(plan.config, train=train)) == 100, "step 5 would have been the best"
 
 
 def of_one_length(monkeypatch: pytest.MonkeyPatch, last: int) -> None:

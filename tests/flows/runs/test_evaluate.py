@@ -18,7 +18,7 @@ from flows.planning.plans import Plan
 from flows.runs.evaluate import check_questions, run_evaluation, suite, with_benchmarks
 from flows.runs.experiment import evaluate_agents, run_experiment
 from flows.service.server import ensure_server, stop_server
-from hacpo_core.errors import ConfigError, VerificationError
+from hacpo_core.errors import ConfigError, DataError, VerificationError
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.runner import DirectRunner
@@ -99,6 +99,21 @@ def test_benchmark_of_a_suite_that_fails_while_it_runs_stops_no_other(
         run_evaluation(chosen, 0, DirectRunner(), keeps_going=True)
     found = read_evaluations(planned.root)
     assert set(found[found.step == 0].benchmark) == {"test"}
+
+
+def test_benchmark_of_a_suite_with_prompts_that_are_too_long_stops_no_other(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
+    run_experiment(planned, DirectRunner())
+    (tmp_path / "long.jsonl").write_text(json.dumps({"id": "a", "problem": "1" * 4000, "answer": "1"}) + "\n")
+    long = tmp_path / "long.yaml"
+    long.write_text(f"{{file: {tmp_path / 'long.jsonl'}, template: '{{problem}}'}}", encoding="utf-8")
+    chosen = with_benchmarks(planned, [str(long), "arithmetic_dev"])
+    with pytest.raises(DataError, match="^long: benchmark long, agent qwen: 1 of 1 prompts are too long"):
+        run_evaluation(chosen, 0, DirectRunner(), keeps_going=True)
+    found = read_evaluations(planned.root)
+    assert set(found[found.step == 0].benchmark) == {"test", "arithmetic_dev"}
 
 
 def test_suite_of_the_paper_holds_its_benchmarks(tmp_path: Path) -> None:

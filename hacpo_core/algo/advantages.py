@@ -214,7 +214,7 @@ def decoupled(advantage_FR: Tensor, weight_F: Tensor, counts_R: Tensor) -> Tenso
         advantage_R, dimensionless.
     Source: GDPO (2601.05242); TRL's `normalize_then_sum`.
     """
-    added_R = weight_F @ advantage_FR
+    added_R = weight_F.to(advantage_FR) @ advantage_FR
     counted_N = added_R[counts_R]
     if len(counted_N) < 2:
         return torch.zeros_like(added_R)

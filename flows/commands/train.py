@@ -71,7 +71,7 @@ def train_planned(planned: Any, *, as_json: bool) -> None:
     from flows.runs.display import format_table
     from flows.runs.experiment import run_experiment
     from flows.runs.results import read_final
-    from hacpo_core.evaluation.stopping import last_step
+    from hacpo_core.evaluation.stopping import why_ended
     from hacpo_core.phases.runner import DirectRunner
 
     result = read_final(planned)
@@ -101,7 +101,7 @@ def train_planned(planned: Any, *, as_json: bool) -> None:
         print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": is_reused}))
         return
     print(format_table(result.table))
-    last, stop = last_step(planned.root, planned.config), planned.config.train.stop
-    if last < planned.config.train.num_steps:
-        print(f"ended   after step {last} of {planned.config.train.num_steps}: no new best accuracy on {stop.metric}")
+    early = why_ended(planned.root, planned.config)
+    if early is not None:
+        print(f"ended   {early}")
     print(f"folder  {result.root}")

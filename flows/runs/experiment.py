@@ -28,7 +28,7 @@ from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.best import steps_to_keep
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
-from hacpo_core.evaluation.stopping import last_step
+from hacpo_core.evaluation.stopping import last_step, why_ended
 from hacpo_core.experiment import Experiment
 from hacpo_core.files import sync, write_errors, write_json
 from hacpo_core.phases.checkpoint import checkpoint
@@ -127,8 +127,9 @@ def _train(
         best = steps_to_keep(plan.root, config)
         if step == last or step % config.checkpoint.every == 0 or (names and step in best):
             checkpoint(experiment, step, best=best)
-    if last < config.train.num_steps:
-        log_entry("step", f"ended after step {last}: no new best accuracy on {config.train.stop.metric}")
+    early = why_ended(plan.root, config)
+    if early is not None:
+        log_entry("step", f"ended {early}")
     for step in (0, last):  # the table needs these scores: those of an early end, and those whose files were damaged
         evaluate_agents(experiment, step, _missing(experiment, step), benchmarks, runner, progress.evaluated)
     progress.ended(last)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import benchmarks_after
-from hacpo_core.evaluation.results import intact_results
+from hacpo_core.evaluation.results import team_accuracies, training_accuracies
 
 TEAM = "team"
 """stands for all agents together"""
@@ -34,25 +33,19 @@ def best_steps(root: Path, config: ExperimentConfig) -> Mapping[str, Sequence[Be
     chosen = config.checkpoint.keep_best
     if chosen.metric is None:
         return {}
-    values: dict[int, dict[str, float]] = {}
-    for result in intact_results(root):
-        if result.benchmark == chosen.metric and result.step and chosen.metric in benchmarks_after(config, result.step):
-            values.setdefault(result.step, {})[result.agent] = result.value
-    agents = list(config.pair.agents)
-    by_name: dict[str, dict[int, float]] = {}
     if chosen.of == TEAM:
-        whole = {step: own for step, own in values.items() if len(own) == len(agents)}
-        by_name[TEAM] = {step: sum(own.values()) / len(agents) for step, own in whole.items()}
+        by_name = {TEAM: team_accuracies(root, config, chosen.metric)}
     else:
-        by_name = {agent: {step: own[agent] for step, own in values.items() if agent in own} for agent in agents}
-    return {
-        name: [
-            BestStep(step, value)
-            for step, value in sorted(of_steps.items(), key=lambda item: (-item[1], item[0]))
-            if not math.isnan(value)
-        ][: chosen.num]
-        for name, of_steps in by_name.items()
-    }
+        by_step = training_accuracies(root, config, chosen.metric)
+        by_name = {
+            agent: {step: own[agent] for step, own in by_step.items() if agent in own} for agent in config.pair.agents
+        }
+    return {name: _best(of_steps)[: chosen.num] for name, of_steps in by_name.items()}
+
+
+def _best(by_step: Mapping[int, float]) -> list[BestStep]:
+    known = [BestStep(step, value) for step, value in by_step.items() if step and not math.isnan(value)]
+    return sorted(known, key=lambda each: (-each.value, each.step))
 
 
 def steps_to_keep(root: Path, config: ExperimentConfig) -> frozenset[int]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import BITS_PER_BYTE, MetricEstimate
 from hacpo_core.records import PhaseCost
@@ -138,3 +141,21 @@ def _evaluations(store: StepStore) -> Iterator[tuple[int, str]]:
         for phase in store.committed(step):
             if phase.startswith("evaluate."):
                 yield step, phase
+
+
+def training_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, Mapping[str, float]]:
+    """Accuracies by step and agent, of the steps after which the training evaluates the benchmark.
+
+    What `hacpo evaluate` measured after other steps is left out.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for result in intact_results(root):
+        if result.benchmark == benchmark and benchmark in benchmarks_after(config, result.step):
+            found.setdefault(result.step, {})[result.agent] = result.value
+    return found
+
+
+def team_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, float]:
+    """As `training_accuracies`, the mean over all agents; steps that lack one are left out."""
+    by_step = training_accuracies(root, config, benchmark)
+    return {step: fmean(own.values()) for step, own in by_step.items() if len(own) == len(config.pair.agents)}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import benchmarks_after
-from hacpo_core.evaluation.results import intact_results
+from hacpo_core.evaluation.results import team_accuracies
 
 
 def last_step(root: Path, config: ExperimentConfig) -> int:
@@ -19,17 +18,19 @@ def last_step(root: Path, config: ExperimentConfig) -> int:
     stop = config.train.stop
     if stop.metric is None:
         return config.train.num_steps
-    values: dict[int, dict[str, float]] = {}
-    for result in intact_results(root):
-        if result.benchmark == stop.metric and stop.metric in benchmarks_after(config, result.step):
-            values.setdefault(result.step, {})[result.agent] = result.value
+    accuracies = team_accuracies(root, config, stop.metric)
     best, num_without = -1.0, 0
-    for step in sorted(values):
-        if len(values[step]) < len(config.pair.agents):
-            continue
-        value = sum(values[step].values()) / len(values[step])
+    for step, value in sorted(accuracies.items()):
         is_better = value > best
         best, num_without = (value, 0) if is_better else (best, num_without + 1)
         if num_without >= stop.patience and step:
             return min(step, config.train.num_steps)
     return config.train.num_steps
+
+
+def why_ended(root: Path, config: ExperimentConfig) -> str | None:
+    """Why a training ends before `train.num_steps`; None if it does not."""
+    last, planned = last_step(root, config), config.train.num_steps
+    if last == planned:
+        return None
+    return f"after step {last} of {planned}: no new best accuracy on {config.train.stop.metric}"

@@ -73,6 +73,13 @@ def test_step_at_which_the_training_does_not_evaluate_is_none_of_the_best(tmp_pa
     assert best_steps(plan.root, plan.config) == {"team": [BestStep(2, 0.0)]}
 
 
+def test_unknown_accuracy_leaves_the_order_of_the_others(tmp_path: Path) -> None:
+    values = {1: 0.0, 2: float("nan"), 3: 1.0, 4: float("nan"), 5: 0.5}
+    agents = ("qwen-tiny", "llama-tiny")
+    plan = evaluated(tmp_path, {(step, k): [value, value] for step, value in values.items() for k in agents}, num=3)
+    assert [each.step for each in best_steps(plan.root, plan.config)["team"]] == [3, 5, 1]
+
+
 def test_nothing_is_best_without_a_metric_or_a_score(tmp_path: Path) -> None:
     unscored = evaluated(tmp_path, {(1, "qwen-tiny"): [float("nan")] * 4, (1, "llama-tiny"): [1.0] * 4})
     assert best_steps(unscored.root, unscored.config) == {"team": []}

@@ -3,9 +3,9 @@
     python -m benchmarks.dashboard [--runs 1000] [--steps 500] [--rounds 5] [--out benchmarks/results/dashboard.json]
 
 The folder is generated (tests/dashboards/stores.py). Four runs have their own files for 500 steps, the others link to
-these, since no page reads the steps of more than one run. The schedule has a flow run for every experiment; a fake
-client parses them at every query, as Prefect's does. LIVE experiments are locked and progress by a step per second. The
-grid "section" has all cells in one pair.
+these, since no page reads the steps of more than one run unless a column asks for them. The schedule has a flow run
+for every experiment; a fake client parses them at every query, as Prefect's does. LIVE experiments are locked and
+progress by a step per second. The grid "section" has all cells in one pair.
 
 Server time is of one request as `curl` would see it: the first after the start ("cold") and the median of the next
 ones. `ready_s` is the start-up time, in which every run's progress is read; `warm_s` is the time of the preloading in

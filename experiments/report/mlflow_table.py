@@ -53,12 +53,12 @@ class _Row:
 
     @property
     def key(self) -> str:
-        """What tells it from rows of other settings, which have other experiments."""
+        """Differs between rows with different settings, since they have different experiments."""
         return digest_of([self.name, *(run.cell.experiment for run in self.runs)])
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters about which its experiments agree, each agent's own too; method and models are the grid's."""
+        """Parameters on which its experiments agree, and those of single agents; method and models are the grid's."""
         configs = [parameters(run.plan.config) for run in self.runs]
         merged = {name: value for config in configs for name, value in config.items()}
         common = {name: value for name, value in merged.items() if all(c.get(name, value) == value for c in configs)}
@@ -105,7 +105,7 @@ def send_grid(results: Results, report: Path) -> None:
 
 
 def _rows(results: Results) -> Iterator[_Row]:
-    """The rows of which every agent's cell is complete, in grid order."""
+    """The rows whose agents' cells are all complete, in grid order."""
     cells: dict[tuple[str, str, str, int], list[str]] = {}
     for cell in results.grid.cells:
         cells.setdefault((cell.pair, cell.method, cell.label, cell.seed), []).append(cell.agent)

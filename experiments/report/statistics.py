@@ -69,7 +69,7 @@ def p_text(p_value: float) -> str:
 def verdict_word(difference: float, corrected_p: float, num_seeds: int) -> str:
     """Whether a difference is a win or a loss (its corrected p-value is below 0.05), or a tie.
 
-    With one seed it is ONE_SEED, because nothing is known of how the difference varies with the seed.
+    With one seed it is ONE_SEED, because nothing is known about how the difference varies with the seed.
     """
     if num_seeds < 2:
         return ONE_SEED

@@ -25,7 +25,7 @@ class BestStep:
 def best_steps(root: Path, config: ExperimentConfig) -> Mapping[str, Sequence[BestStep]]:
     """The best steps by `checkpoint.keep_best`, the best first; of equal accuracies, the earlier.
 
-    Only steps count at which the training evaluates, since others have no checkpoint; nor has step 0.
+    Steps after which the training does not evaluate are left out, and so is step 0: they have no checkpoint.
 
     Returns:
         at most `num` steps for each agent, or for TEAM, by the mean over all agents; empty if no metric is set.

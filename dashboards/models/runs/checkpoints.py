@@ -16,7 +16,7 @@ KEEP_BEST = "checkpoint.keep_best.metric"
 
 @dataclass(frozen=True, slots=True)
 class SavedStep:
-    """A checkpoint of all agents after a step; `why_kept` is of one of the best."""
+    """A checkpoint of all agents after a step; `why_kept` is empty unless it is one of the best."""
 
     step: int
     agents: tuple[str, ...]

@@ -19,6 +19,8 @@ Conventions of theirs that the project does not have:
 - TRL divides advantages by sigma + 1e-4; the project and verl by sigma + 1e-6. ddof is 1 in all three.
 - Both divide the rounding error of a uniform group by epsilon (verl in float32: up to 0.06); here such a group gives 0.
 - verl alone gives a group of one response A = R; here and in TRL it gives 0.
+- TRL counts responses that it masks (`mask_truncated_completions`) where it divides by the number of responses; here
+  they leave that number as well.
 - verl's `clip_ratio_c` (dual clip, 3 by default): set out of reach in the fixture.
 - TRL's `use_bias_correction_kl` (ratio times KL, on by default): off in the fixture.
 - Log-ratios: clamped to +-10 here, +-20 in verl's vanilla loss, at most 10 in its GSPO, not at all in TRL.
@@ -37,6 +39,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -310,6 +313,25 @@ def test_entropy_terms_and_their_gradients_are_trls(name: str, place: int) -> No
     assert_close(logprob_BT.grad, tensor(peer["gradient_BT"]))
     gradient_BT = torch.zeros_like(entropy_BT) if entropy_BT.grad is None else entropy_BT.grad * mask_BT
     assert_close(gradient_BT, tensor(peer["entropy_gradient_BT"]) * mask_BT)
+
+
+@pytest.mark.parametrize("loss_type", TRL_AGGREGATIONS)
+@pytest.mark.parametrize("name", ORDINARY_CASES)
+def test_loss_without_cut_responses_and_its_gradient_are_trls(name: str, loss_type: str) -> None:
+    case = LOSS_CASES[name]
+    peer = next(r for r in case["trl_truncated"] if r["loss_type"] == loss_type)
+    method = replace(method_of(case, "token", peer["kl_coef"]), mask_truncated="all")
+    is_kept_B = ~method.masked_rows(np.array(peer["is_cut_B"], bool), np.array(case["advantage_B"]))
+    columns = ("mask_BT", "logprob_BT", "old_logprob_BT", "reference_logprob_BT", "advantage_B")
+    kept = {**case, **{name: np.array(case[name])[is_kept_B] for name in columns}}
+    result, kept_gradient_BT = loss_and_gradient(method, rows_of(kept, "token", TRL_AGGREGATIONS[loss_type]), kept)
+    gradient_BT = torch.zeros_like(tensor(case["logprob_BT"]))
+    gradient_BT[torch.from_numpy(is_kept_B)] = kept_gradient_BT
+    # TRL leaves cut responses out of sums over tokens, but counts them where it divides by the number of responses
+    share = is_kept_B.mean() if loss_type in ("grpo", "dr_grpo") else 1.0
+    assert 0 < is_kept_B.mean() < 1
+    assert_close(-result.own.detach() * share, tensor(peer["loss"]))
+    assert_close(gradient_BT * share, tensor(peer["gradient_BT"]))
 
 
 def test_weight_of_the_entropy_bonus_adapts_as_trls() -> None:

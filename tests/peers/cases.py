@@ -58,6 +58,30 @@ class LossCase:
     correction_limit: float = 1.5
 
 
+@dataclass(frozen=True, slots=True)
+class IterationCase:
+    """Responses that train a model of one layer several times in mini-batches, with AdamW.
+
+    Attributes:
+        config: of transformers' LlamaConfig.
+        weights: by the parameter's name.
+        prompt_ids, response_ids: token ids of each row; all prompts are of one length.
+    """
+
+    config: dict[str, int | float]
+    weights: dict[str, Array]
+    prompt_ids: list[list[int]]
+    response_ids: list[list[int]]
+    advantage_B: Array
+    num_minibatches: int = 2
+    num_iterations: int = 3
+    learning_rate: float = 0.05
+    epsilon: float = 1e-3
+    """of AdamW; large, so that the rounding of a gradient near 0 decides nothing"""
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+
+
 def reward_cases() -> list[RewardCase]:
     """Binary and graded rewards, groups that rank nothing, a group that hardly does, two agents, missing verdicts."""
     generator = np.random.default_rng(SEED)
@@ -90,6 +114,41 @@ def loss_cases() -> list[LossCase]:
         _loss_case("first_update", num_rows=4, num_tokens=5, clip=(0.2, 0.28), drift=0.0),
         _loss_case("beyond_clamp", num_rows=4, num_tokens=4, clip=(0.2, 0.28), drift=0.2, outlier=12.0),
     ]
+
+
+def iteration_case() -> IterationCase:
+    """Six rows, each of two mini-batches three times; every second advantage is negative."""
+    generator, width, inner, num_words = _generator("iterations"), 8, 16, 11
+    square, layer = (width, width), "model.layers.0"
+    shapes = {
+        "model.embed_tokens.weight": (num_words, width),
+        **{f"{layer}.self_attn.{name}_proj.weight": square for name in "qkvo"},
+        **{f"{layer}.mlp.{name}_proj.weight": (inner, width) for name in ("gate", "up")},
+        f"{layer}.mlp.down_proj.weight": (width, inner),
+        f"{layer}.input_layernorm.weight": (width,),
+        f"{layer}.post_attention_layernorm.weight": (width,),
+        "model.norm.weight": (width,),
+        "lm_head.weight": (num_words, width),
+    }
+    lengths = generator.integers(2, 6, 6, endpoint=True)
+    return IterationCase(
+        config={
+            "vocab_size": num_words,
+            "hidden_size": width,
+            "intermediate_size": inner,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32,
+        },
+        weights={
+            name: generator.normal(1.0 if len(shape) == 1 else 0.0, 0.4, shape).round(DECIMALS)
+            for name, shape in shapes.items()
+        },
+        prompt_ids=generator.integers(3, num_words, (6, 3)).tolist(),
+        response_ids=[generator.integers(3, num_words, length).tolist() for length in lengths],
+        advantage_B=(np.resize([1.0, -1.0], 6) * generator.uniform(0.5, 2.0, 6)).round(DECIMALS),
+    )
 
 
 def _loss_case(

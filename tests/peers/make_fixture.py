@@ -24,7 +24,7 @@ import numpy as np
 import peer_trl
 import peer_verl
 import torch
-from cases import LossCase, RewardCase, loss_cases, reward_cases
+from cases import LossCase, RewardCase, iteration_case, loss_cases, reward_cases
 
 FIXTURE = Path(__file__).with_name("fixture.json")
 PACKAGES = ("trl", "verl", "torch", "transformers", "numpy")
@@ -36,10 +36,12 @@ TOLERANCE = 1e-11
 
 def make_fixture() -> dict[str, Any]:
     """Versions, and one record per case with its inputs and the peers' outputs."""
+    case = iteration_case()
     return {
         "versions": {name: version(name).partition("+")[0] for name in PACKAGES},
         "advantages": [_advantages(case) for case in reward_cases()],
         "losses": [_losses(case) for case in loss_cases()],
+        "iterations": {**dataclasses.asdict(case), "trl": peer_trl.iterations(case)},
         "entropy_coefficients": {
             "entropies": ENTROPIES,
             "first": FIRST_COEFFICIENT,
@@ -77,6 +79,7 @@ def _losses(case: LossCase) -> dict[str, Any]:
         "verl_k3": peer_verl.k3(case),
         "trl": peer_trl.policy_losses(case),
         "trl_corrected": peer_trl.corrected_losses(case),
+        "trl_truncated": peer_trl.truncated_losses(case),
         "trl_entropy": peer_trl.entropy_losses(case),
         "verl_weights": peer_verl.correction_weights(case),
     }
@@ -88,7 +91,8 @@ def to_json(fixture: dict[str, Any]) -> str:
     for key in ("advantages", "losses"):
         records = ",\n".join(json.dumps(_plain(record), separators=(",", ":")) for record in fixture[key])
         parts.append(f'"{key}": [\n{records}\n]')
-    parts.append(f'"entropy_coefficients": {json.dumps(_plain(fixture["entropy_coefficients"]))}')
+    for key in ("entropy_coefficients", "iterations"):
+        parts.append(f'"{key}": {json.dumps(_plain(fixture[key]), separators=(",", ":"))}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

@@ -10,6 +10,7 @@ Shapes: P problem, A agent, G response, B sequence, T token.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from cases import Array, LossCase
+from cases import Array, IterationCase, LossCase
+from transformers import LlamaConfig, LlamaForCausalLM
 from trl import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -27,6 +29,7 @@ TOKEN_LOSS_TYPES = ("cispo", "sapo", "vespo")
 KL_COEF = 0.05
 ENTROPY_TERMS = ((0.4, 0.0), (1.0, 0.3), (0.4, 0.3))
 """share of the tokens that train, and weight of the bonus"""
+EOS = 2
 CORRECTIONS = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")
 
 
@@ -94,13 +97,12 @@ def _generated(
         tools=None,
         _tokenizer=SimpleNamespace(pad_token_id=0),
         pad_to_multiple_of=None,
-        mask_truncated_completions=False,
         num_iterations=1,
         _pending_extra_logs={},
         _pending_metrics={},
         _generate=lambda prompts: ([[1]] * num_rows, completions, None, [""] * num_rows, sampled, {}, None, None),
         _calculate_rewards=lambda *_: torch.from_numpy(reward_B.reshape(num_rows, -1).copy()),
-        **{**one_function, **attributes},
+        **{"mask_truncated_completions": False, **one_function, **attributes},
     )
     torch.set_default_dtype(torch.float64)
     try:
@@ -153,6 +155,86 @@ def entropy_losses(case: LossCase) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def truncated_losses(case: LossCase) -> list[dict[str, Any]]:
+    """Loss and gradient where every third row was cut at the limit and TRL masks what was cut."""
+    length_B = case.mask_BT.sum(axis=1)
+    is_cut_B = np.arange(len(length_B)) % 3 == 0
+    completions = [
+        [1] * (length - 1) + [1 if is_cut else EOS] for length, is_cut in zip(length_B, is_cut_B, strict=True)
+    ]
+    generated = _generated(
+        np.zeros(len(length_B)),
+        completions,
+        num_generations=len(length_B),
+        scale_rewards="group",
+        mask_truncated_completions=True,
+        eos_token_ids=[EOS],
+    )
+    mask_BT = np.zeros_like(case.mask_BT)
+    mask_BT[:, : generated["completion_mask"].shape[1]] = generated["completion_mask"].numpy()
+    kept = replace(case, mask_BT=mask_BT)
+    return [{"is_cut_B": is_cut_B, **_policy_loss(kept, "token", loss_type, KL_COEF)} for loss_type in LOSS_TYPES]
+
+
+def iterations(case: IterationCase) -> dict[str, Any]:
+    """What TRL trains on in each update of several iterations, and what the responses' log-probabilities become.
+
+    `GRPOTrainer._prepare_inputs` splits and repeats, `GRPOTrainer._compute_loss` gives the losses; torch's AdamW updates a
+    model of transformers.
+    """
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = LlamaForCausalLM(LlamaConfig(**case.config))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in case.weights.items()})
+    optimizer = torch.optim.AdamW(model.parameters(), case.learning_rate, eps=case.epsilon, weight_decay=0.0)
+    length_B = np.array([len(ids) for ids in case.response_ids])
+    num_rows, num_tokens = len(length_B), int(length_B.max())
+    mask_BT = torch.from_numpy((np.arange(num_tokens) < length_B[:, None]).astype(np.int64))
+    completion_BT = torch.zeros_like(mask_BT)
+    for row, ids in enumerate(case.response_ids):
+        completion_BT[row, : len(ids)] = torch.tensor(ids)
+    ids_BT = torch.cat([torch.tensor(case.prompt_ids), completion_BT], dim=1)
+
+    def logprobs(rows: torch.Tensor) -> torch.Tensor:
+        logits = model(input_ids=ids_BT[rows], use_cache=False).logits[:, -num_tokens - 1 : -1]
+        return logits.log_softmax(dim=-1).gather(2, completion_BT[rows][:, :, None])[:, :, 0]
+
+    with torch.no_grad():
+        old_BT = logprobs(torch.arange(num_rows))
+    trainer = _loss_trainer(
+        None,
+        "token",
+        "grpo",
+        0.0,
+        top_entropy_quantile=1.0,
+        _entropy_bonus_enabled=False,
+        num_iterations=case.num_iterations,
+        _buffered_inputs=None,
+        _generate_and_score_completions=lambda batch: batch,
+    )
+    trainer.epsilon_low, trainer.epsilon_high = case.clip_low, case.clip_high
+    trainer.args.report_to = []
+    trainer.args.steps_per_generation = case.num_minibatches
+    batch = {**_loss_inputs(mask_BT, torch.from_numpy(case.advantage_B), old_BT), "row": torch.arange(num_rows)}
+    rows, ratios = [], []
+    torch.manual_seed(0)  # of TRL's shuffle
+    for trainer._step in range(case.num_minibatches * case.num_iterations):
+        inputs = GRPOTrainer._prepare_inputs(trainer, batch)
+        new_BT = logprobs(inputs["row"])
+        trainer._get_per_token_logps_and_entropies = lambda *_, new=new_BT, **__: (new, torch.zeros_like(new), None)
+        optimizer.zero_grad()
+        GRPOTrainer._compute_loss(trainer, None, inputs).backward()
+        optimizer.step()
+        rows.append(inputs["row"].tolist())
+        difference_BT = (new_BT.detach() - inputs["old_per_token_logps"]) * inputs["completion_mask"]
+        ratios.append((difference_BT.sum(dim=1) / inputs["completion_mask"].sum(dim=1)).exp().numpy())
+    with torch.no_grad():
+        final_BT = logprobs(torch.arange(num_rows)) * mask_BT
+    return {"rows": rows, "ratios": ratios, "logprob_BT": final_BT.numpy()}
 
 
 def corrected_losses(case: LossCase) -> list[dict[str, Any]]:

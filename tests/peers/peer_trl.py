@@ -181,8 +181,8 @@ def truncated_losses(case: LossCase) -> list[dict[str, Any]]:
 def iterations(case: IterationCase) -> dict[str, Any]:
     """What TRL trains on in each update of several iterations, and what the responses' log-probabilities become.
 
-    `GRPOTrainer._prepare_inputs` splits and repeats, `GRPOTrainer._compute_loss` gives the losses; torch's AdamW updates a
-    model of transformers.
+    `GRPOTrainer._prepare_inputs` splits and repeats the rows, `GRPOTrainer._compute_loss` gives the losses; torch's
+    AdamW updates a model of transformers.
     """
     torch.set_default_dtype(torch.float64)
     try:

@@ -7,9 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import psutil
-
-from flows.service.processes import Record, end_family, end_with_parent, free_port, module_command, open_log
+from flows.service.processes import Record, end_child, end_with_parent, free_port, module_command, open_log
 from hacpo_core.config.addresses import has_password, is_server, sqlite_path
 
 _MLFLOW_PORT = 5000
@@ -72,7 +70,5 @@ class MlflowPage:
     def end(self) -> None:
         """Stop the page and its child processes."""
         if self._process is not None:
-            if self._process.poll() is None:
-                end_family(psutil.Process(self._process.pid))
-            self._process.wait()
+            end_child(self._process)
         self._record.path.unlink(missing_ok=True)

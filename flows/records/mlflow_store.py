@@ -187,24 +187,21 @@ class MlflowStore:
             run_id: the run's id, if it is known; ignored if this store does not have it.
         """
         if run_id is None or not self._has_run(run_id):
-            run_id, _ = self._found_or_new(name, tags, known_by)
+            run_id, _ = self.find_run(name, tags, known_by=known_by)
         self._client.update_run(run_id, status="RUNNING")
         return run_id
 
     @_raises_one_kind
-    def find_run(self, name: str, tags: Mapping[str, str], *, known_by: str) -> tuple[str, bool]:
-        """The id of the run of this name with this value of the tag `known_by`, and whether it has ended.
+    def find_run(self, name: str, tags: Mapping[str, str], *, known_by: str) -> tuple[str, Mapping[str, str]]:
+        """The id and the tags of the run of this name with this value of the tag `known_by`.
 
-        A run that the store does not have is created.
+        A run that the store does not have is created with `tags`.
         """
-        return self._found_or_new(name, tags, known_by)
-
-    def _found_or_new(self, name: str, tags: Mapping[str, str], known_by: str) -> tuple[str, bool]:
         runs = self._client.search_runs([self.experiment_id], f"tags.`{known_by}` = '{tags[known_by]}'")
         for run in runs:
             if run.data.tags.get(MLFLOW_RUN_NAME) == name:
-                return str(run.info.run_id), run.info.status == "FINISHED"
-        return str(self._client.create_run(self.experiment_id, tags={**tags, MLFLOW_RUN_NAME: name}).info.run_id), False
+                return str(run.info.run_id), run.data.tags
+        return str(self._client.create_run(self.experiment_id, tags={**tags, MLFLOW_RUN_NAME: name}).info.run_id), tags
 
     def _has_run(self, run_id: str) -> bool:
         try:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Container, Iterator, Mapping
@@ -71,6 +72,16 @@ def end_family(
                 with suppress(psutil.NoSuchProcess):
                     signal_all(member)
             _, family = psutil.wait_procs(family, timeout=limit_s)
+
+
+def end_child(child: subprocess.Popen[bytes], *, spared: Container[psutil.Process] = ()) -> None:
+    """`end_family` of a child process that is still this one's to wait for; does nothing if it has been waited for.
+
+    `Popen.wait` is not used: an interruption inside an earlier `wait` or `poll` can leave its lock taken for good.
+    """
+    if child.returncode is None:  # so the pid is still its own
+        with suppress(psutil.NoSuchProcess):
+            end_family(psutil.Process(child.pid), spared=spared)
 
 
 def _descendants(process: psutil.Process, spared: Container[psutil.Process]) -> Iterator[psutil.Process]:

@@ -19,7 +19,7 @@ from flows.service.deployments import POOL, deploy
 from flows.service.host import WORKER_WORDS, HostWatch
 from flows.service.processes import (
     Record,
-    end_family,
+    end_child,
     end_with_parent,
     home_of,
     module_command,
@@ -95,14 +95,39 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
         if not is_alone:
             return False
         record.write(os.getpid(), {"slots": num_slots})  # first, so that no other is started
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         _end_orphans(runs_dir)
         try:
-            deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
-            _keep_running(runs_dir, num_slots)
+            with _interrupted_by_sigterm() as is_interrupted:
+                deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
+                _keep_running(runs_dir, num_slots, is_interrupted)
         finally:
             record.path.unlink(missing_ok=True)
     return True
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[Callable[[], bool]]:
+    """SIGTERM raises KeyboardInterrupt in the block, and the block ends with it.
+
+    Yields a function that says whether SIGTERM has come: code that is interrupted may lose the exception, or raise
+    another one (pydantic does so while it builds a model).
+    """
+    is_interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield lambda: is_interrupted
+    except Exception as error:
+        if is_interrupted:
+            raise KeyboardInterrupt from error
+        raise
+    if is_interrupted:
+        raise KeyboardInterrupt
 
 
 def _end_orphans(runs_dir: Path) -> None:
@@ -117,12 +142,12 @@ def _end_orphans(runs_dir: Path) -> None:
                 process.kill()
 
 
-def _keep_running(runs_dir: Path, num_slots: int) -> None:
+def _keep_running(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) -> None:
     command = module_command("prefect", "worker", "start", "--pool", POOL, "--type", "process")
     command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
     deaths: list[float] = []
     host = HostWatch()
-    while True:
+    while not is_interrupted():
         server = await_server(runs_dir)
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
         schedule = Schedule(server, runs_dir)
@@ -130,7 +155,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
         reconciler = TeamReconciler(runs_dir, environment)
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         try:
-            while process.poll() is None and not _has_moved(server, runs_dir):
+            while process.poll() is None and not is_interrupted() and not _has_moved(server, runs_dir):
                 set_pool_limit(schedule, num_slots)
                 rotate_logs(home_of(runs_dir))
                 reconciler.keep()
@@ -143,9 +168,7 @@ def _keep_running(runs_dir: Path, num_slots: int) -> None:
                 deaths = [death for death in deaths if time.monotonic() - death < DEATHS_WITHIN_S] + [time.monotonic()]
         finally:
             reconciler.end()
-            if process.poll() is None:
-                end_family(psutil.Process(process.pid))
-                process.wait()
+            end_child(process)
         if len(deaths) == MAX_DEATHS:
             raise EngineError(
                 f"the worker died {MAX_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see its output above"
@@ -204,9 +227,8 @@ class TeamReconciler:
 
     def end(self) -> None:
         """Stop the reconciler if this worker started it."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait()
+        if self._process is not None:
+            end_child(self._process)
 
 
 def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
@@ -261,6 +283,4 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
         yield check
     finally:
         if process is not None:
-            if process.poll() is None:
-                end_family(psutil.Process(process.pid), spared=services(runs_dir))
-            process.wait()
+            end_child(process, spared=services(runs_dir))

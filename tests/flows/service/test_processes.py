@@ -1,15 +1,17 @@
-"""Logs of services that run for weeks, and how services are started."""
+"""Logs of services that run for weeks, and how services are started and ended."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.records.runlog import LOG_LIMIT
-from flows.service.processes import module_command, open_log, rotate_logs
+from flows.service.processes import end_child, module_command, open_log, rotate_logs
 
 
 def test_log_above_its_limit_moves_to_one_older_part_and_its_writer_goes_on(tmp_path: Path) -> None:
@@ -55,3 +57,14 @@ def test_no_process_is_started_with_the_working_directory_on_its_path() -> None:
     found = [path for path in sources if re.search(r'sys\.executable, "-[mc]"', path.read_text(encoding="utf-8"))]
     assert sources
     assert not found
+
+
+def test_child_is_ended_although_an_interruption_left_the_lock_of_its_wait_taken() -> None:
+    """SIGTERM may come between the taking of `Popen`'s lock and the block that frees it: `wait` then never returns."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    lock = child._waitpid_lock  # type: ignore[attr-defined]
+    assert lock.acquire(timeout=1)
+    end_child(child)
+    assert not psutil.pid_exists(child.pid), "ended and waited for"
+    lock.release()
+    end_child(child)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -154,7 +155,7 @@ def test_worker_brings_a_killed_reconciler_back(runs_dir: Path) -> None:
     ensure_server(runs_dir)
     worker = psutil.Popen([sys.executable, "-c", QUICK_WORKER, str(runs_dir)], stdout=subprocess.DEVNULL)
     try:
-        wait_until(lambda: any("worker" in child.cmdline() for child in worker.children()), "no worker")
+        wait_until(worker.children, "no worker of Prefect")
         killed = find_reconciler(runs_dir)
         assert killed is not None
         killed.kill()
@@ -162,6 +163,25 @@ def test_worker_brings_a_killed_reconciler_back(runs_dir: Path) -> None:
     finally:
         worker.terminate()
         worker.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code_after_the_signal", ["pass", "raise RuntimeError('renamed') from None"])
+def test_sigterm_ends_a_worker_whatever_becomes_of_its_exception(runs_dir: Path, code_after_the_signal: str) -> None:
+    """The code that is interrupted may lose the exception, or raise another one."""
+    ensure_server(runs_dir)
+    interrupted_check = f"""
+import signal, time, flows.service.host as h
+def check_once(self, client):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        {code_after_the_signal}
+h.HostWatch.check_once = check_once
+"""
+    words = [sys.executable, "-c", interrupted_check + QUICK_WORKER, str(runs_dir)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
+    assert ended.returncode == -signal.SIGINT, "as after Ctrl-C: " + ended.stderr
 
 
 @pytest.mark.soak

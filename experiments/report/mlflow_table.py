@@ -7,6 +7,7 @@ too, with its report. All are in an MLflow experiment of their own.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # importing MLflow takes over a second
 
 _log = logging.getLogger(__name__)
 _KEY, _KIND = "hacpo.key", "hacpo.kind"
+_POINTS = "hacpo.points"
+"""tag with the digest of all values of a row, set once they have been sent"""
 MEAN = "mean"
 """first part of the names of metrics that are means over a pair's agents"""
 _COSTS = (
@@ -126,12 +129,14 @@ def _send_row(store: MlflowStore, row: _Row, grid: str) -> None:
         membership("pair", row.runs[0].cell.pair): "true",
         "hacpo.experiments": " ".join(dict.fromkeys(run.cell.experiment for run in row.runs)),
     }
-    run_id, is_sent = store.find_run(row.name, tags, known_by=_KEY)
-    store.set_tags(run_id, tags)
-    if not is_sent:
+    points = list(_points(row))
+    digest = digest_of([dataclasses.astuple(point) for point in points])
+    run_id, tags_before = store.find_run(row.name, tags, known_by=_KEY)
+    if tags_before.get(_POINTS) != digest:  # new, sent in part, or evaluated on more benchmarks since
         store.set_params(run_id, row.params)
-        store.add_points(run_id, _points(row))
+        store.add_points(run_id, points)
         store.end_run(run_id, "FINISHED")
+    store.set_tags(run_id, tags | {_POINTS: digest})
 
 
 def _points(row: _Row) -> Iterator[Point]:

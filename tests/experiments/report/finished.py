@@ -65,7 +65,7 @@ def finished(
     store = StepStore(plan.root)
     for (step, benchmark, agent), values in rewards.items():
         reward_PK, per_byte = np.asarray(values, dtype=np.float64), (bits or {}).get((step, benchmark, agent))
-        _evaluate(store, step, benchmark, agent, reward_PK, headline, digest, per_byte)
+        evaluate(store, step, benchmark, agent, reward_PK, headline, digest, per_byte)
     for step in range(1, NUM_STEPS + 1):
         value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
@@ -76,16 +76,17 @@ def finished(
     return plan
 
 
-def _evaluate(
+def evaluate(
     store: StepStore,
     step: int,
     benchmark: str,
     agent: str,
     reward_PK: np.ndarray[Any, Any],
-    headline: str,
-    digest: str,
-    per_byte: float | None,
+    headline: str = "avg@1",
+    digest: str = "",
+    per_byte: float | None = None,
 ) -> None:
+    """Commit an agent's answers to a benchmark after a step, and their result."""
     num_problems, num_samples = reward_PK.shape
     shard = f"answer.{benchmark}.0-{num_problems}.{agent}"
     table = {

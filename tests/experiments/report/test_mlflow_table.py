@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -16,8 +17,9 @@ from dashboards.mlflow_page import MlflowPage
 from experiments.planner import GridPlan
 from experiments.report import write_report
 from flows.service.processes import Record
+from hacpo_core.store.steps import StepStore
 from tests.dashboards.browsing import chromium, reason_to_skip, screenshots
-from tests.experiments.report.finished import AGENTS, finished, grid_of
+from tests.experiments.report.finished import AGENTS, evaluate, finished, grid_of
 from tests.waiting import wait_until
 
 TEST = "arithmetic_test"
@@ -142,6 +144,22 @@ def test_row_that_was_sent_in_part_is_completed(grid: GridPlan, tmp_path: Path) 
     write_report(grid, tmp_path / "out")
     _, runs = runs_in(tmp_path)
     assert runs["tiny hacpo seed 0"].data.metrics[f"mean/{TEST}"] == 0.625
+
+
+def test_row_takes_what_was_evaluated_after_it_was_sent(grid: GridPlan, tmp_path: Path) -> None:
+    write_report(grid, tmp_path / "out")
+    before = runs_in(tmp_path)[1]["tiny hacpo seed 0"]
+    (plan,) = [plan for plan in grid.plans.values() if plan.config.method.name == "hacpo"]
+    for agent in AGENTS:
+        evaluate(StepStore(plan.root), 1, TEST, agent, np.array([[1.0], [1.0], [1.0], [0.0]]))
+    write_report(grid, tmp_path / "out")
+    client, runs = runs_in(tmp_path)
+    row = runs["tiny hacpo seed 0"]
+    assert row.info.run_id == before.info.run_id
+    history = client.get_metric_history(row.info.run_id, f"mean/{TEST}")
+    assert {point.step: point.value for point in history} == {0: 0.25, 1: 0.75, 2: 0.625}
+    assert len(history) == 3, "each value once"
+    assert row.data.metrics[f"mean/{TEST}"] == 0.625, "the table shows the last step"
 
 
 def test_row_needs_all_agents_of_the_pair(grid: GridPlan, tmp_path: Path) -> None:

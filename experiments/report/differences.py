@@ -99,7 +99,9 @@ class ComparedRow:
         if isinstance(d, str):
             return ""
         points, interval, _, p, *_ = self.figures
-        if d.num_seeds < 2:
+        if d.num_seeds < 2 and not d.standard_error > 0:
+            is_noise, basis = None, "one seed, the same difference on every problem"
+        elif d.num_seeds < 2:
             is_noise, basis = d.low <= 0 <= d.high, f"95 % interval over problems {interval}, one seed"
         else:
             is_noise = self.word == "tie"
@@ -108,8 +110,8 @@ class ComparedRow:
             )
         distance = points.lstrip("+-")
         where = "level with" if distance == "0.0" else f"{distance} points {'ahead of' if d.value > 0 else 'behind'}"
-        noise = "no more than noise" if is_noise else "more than noise"
-        return f"{self.ours.title} is {where} {self.theirs.title} ({basis}): {noise}"
+        words = {None: "how much of it is noise is unknown", True: "no more than noise", False: "more than noise"}
+        return f"{self.ours.title} is {where} {self.theirs.title} ({basis}): {words[is_noise]}"
 
     @property
     def figures(self) -> list[str]:

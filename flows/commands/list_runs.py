@@ -113,7 +113,8 @@ def _without_values(metric: str, at: str, folders: list[Path]) -> str:
     if metric in names:
         return f"no run has {metric} at step {at}"
     close = difflib.get_close_matches(metric, sorted(names), n=2)
-    return f"no run has the metric {metric!r}" + (f"; did you mean {' or '.join(close)}?" if close else "")
+    remedy = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(names)) or 'none'}"
+    return f"no run has the metric {metric!r}; {remedy}"
 
 
 def _text(figures: dict[str, dict[str, Any]]) -> str:

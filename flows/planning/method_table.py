@@ -69,6 +69,18 @@ _OPTIONS = {
         "Importance weights on own rows that correct for the difference between sampler and learner.",
         "truncated importance sampling, as in TRL and verl; docs/decisions.md#sampler-correction.",
     ),
+    "rollout.top_k": (
+        "Only the most probable tokens are sampled; importance ratios use the probabilities before they are left out.",
+        "top-k sampling (1805.04833), TRL's and verl's top_k; docs/decisions.md#narrowed-sampling.",
+    ),
+    "rollout.min_p": (
+        "Only tokens of at least min_p times the largest probability are sampled; ratios as with top_k.",
+        "min-p sampling (2407.01082), TRL's min_p; docs/decisions.md#narrowed-sampling.",
+    ),
+    "verifier.answer_after_reasoning": (
+        "An answer inside the reasoning block of a response does not count.",
+        "ours; a wish of users of other trainers.",
+    ),
 }
 """field, what it is and source of what is added to any method"""
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "tiny_methods.csv"

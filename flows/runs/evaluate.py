@@ -53,7 +53,7 @@ def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
         if declaration != {**declared, **own}.get(name, declaration):
             owner = plan.id if name in own else "another of these files"
             raise ConfigError(
-                f"--benchmarks: {owner} declares {name} differently than {given}; give the file another name"
+                f"benchmark {name}: {owner} declares it differently than {given}; give the file another name"
             )
         declared[name] = declaration
     if not declared:

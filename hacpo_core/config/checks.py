@@ -137,6 +137,12 @@ def _check_metrics(config: ExperimentConfig) -> None:
                 f"{field}: got {metric}, which is not evaluated during training; expected one of evaluate.during "
                 f"({', '.join(config.evaluate.during) or 'empty'}), with evaluate.every above 0"
             )
+    stop, num_steps = config.train.stop, config.train.num_steps
+    if stop.metric is not None and stop.patience * config.evaluate.every >= num_steps:
+        raise ConfigError(
+            f"train.stop.patience: got {stop.patience} with an evaluation every {config.evaluate.every} of {num_steps} "
+            "steps, so it cannot end the training earlier; lower it, or evaluate.every"
+        )
 
 
 def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:

@@ -208,9 +208,9 @@ def test_other_declaration_under_a_name_of_the_experiment_is_refused(
     (tmp_path / "test.yaml").write_text("{kind: arithmetic, limit: 5}", encoding="utf-8")
     (tmp_path / "one" / "mine.yaml").write_text("{kind: arithmetic, limit: 5}", encoding="utf-8")
     (tmp_path / "two" / "mine.yaml").write_text("{kind: arithmetic, limit: 6}", encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"{planned.id} declares test differently than .*; give the file another"):
+    with pytest.raises(ConfigError, match=rf"{planned.id} declares it differently than .*; give the file another"):
         with_benchmarks(planned, [str(tmp_path / "test.yaml")])
-    with pytest.raises(ConfigError, match=r"another of these files declares mine differently than .*two/mine.yaml"):
+    with pytest.raises(ConfigError, match=r"another of these files declares it differently than .*two/mine.yaml"):
         with_benchmarks(planned, [str(tmp_path / folder / "mine.yaml") for folder in ("one", "two")])
 
 

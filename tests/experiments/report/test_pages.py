@@ -506,6 +506,18 @@ def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: Gr
         r"HACPO is 12\.5 points ahead of GSPO x 2 \(95 % interval over problems .+, one seed\): no more than noise",
         one[0],
     )
+    alike = {"hacpo": scores(1, 1), "gspo": scores(0, 0)}
+    plans = [
+        finished(
+            tmp_path / "alike", method, rewards=rewards(scores(0, 0), qwen_tiny=own, llama_tiny=own), metrics=METRICS
+        )
+        for method, own in alike.items()
+    ]
+    (unknown,) = write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "unknown").sentences
+    assert unknown == (
+        "HACPO is 100.0 points ahead of GSPO (one seed, the same difference on every problem): "
+        "how much of it is noise is unknown"
+    )
     before, plans = scores(*[0] * 8), []
     for seed in range(1, 4):
         for method, correct in (("hacpo", 1), ("naive", 1), ("gspo", 7)):

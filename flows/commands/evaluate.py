@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import AsJson, ExperimentId, RunsDir, watcher_of
+from flows.commands.options import AsJson, ExperimentId, RunsDir, declared, watcher_of
 from hacpo_core.errors import ConfigError, HacpoError
 
 
@@ -19,7 +19,8 @@ def evaluate(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="benchmarks of a file in experiments/suites, or of a YAML file; one that fails stops no other"
+            help="benchmarks of a file in experiments/suites, or of a YAML file; one that fails stops no other",
+            autocompletion=declared("suite"),
         ),
     ] = None,
     step: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import AsJson, Overrides, RunsDir, Seeds, numbers, stay_offline
+from flows.commands.options import AsJson, GridHardware, GridName, Overrides, RunsDir, Seeds, numbers, stay_offline
 from hacpo_core.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = P
 
 
 def grid(
-    name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
+    name: GridName,
     overrides: Overrides = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print experiments and estimated cost; run nothing")
@@ -28,7 +28,7 @@ def grid(
         str, typer.Option(help="missing, failed or all; complete experiments are never run again")
     ] = "missing",
     seeds: Seeds = None,
-    hardware: Annotated[str | None, typer.Option(help="replaces the grid's hardware")] = None,
+    hardware: GridHardware = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="experiments at a time; default: one per GPU, without GPUs one per core")
     ] = None,

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import AsJson, Hardware, Overrides, Pair, as_override
+from flows.commands.options import AsJson, Hardware, MethodName, Overrides, Pair, as_override
 
 
 def probe(
     pair: Pair,
-    method: Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")] = "hacpo",
+    method: MethodName = "hacpo",
     overrides: Overrides = None,
     hardware: Hardware = "cpu",
     problems: Annotated[int, typer.Option(min=1, help="number of training problems, chosen by the seed")] = 64,

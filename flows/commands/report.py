@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import Overrides, RunsDir, Seeds, numbers, stay_offline
+from flows.commands.options import GridHardware, GridName, Overrides, RunsDir, Seeds, numbers, stay_offline
 from hacpo_core.errors import ConfigError
 
 
 def report(
-    name: Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")],
+    name: GridName,
     overrides: Overrides = None,
     seeds: Seeds = None,
-    hardware: Annotated[str | None, typer.Option(help="replaces the grid's hardware")] = None,
+    hardware: GridHardware = None,
     runs_dir: RunsDir = Path("runs"),
     out: Annotated[Path | None, typer.Option(help="folder; default: <runs-dir>/reports/<grid>")] = None,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.options import AsJson, Hardware, Overrides, RunsDir, stay_offline
+from flows.commands.options import AsJson, Hardware, Overrides, RunsDir, declared, stay_offline
 from hacpo_core.errors import ConfigError, DataError, ModelError, first_line
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ def methods(as_json: AsJson = False) -> None:
 
 
 def show(
-    pair: Annotated[str | None, typer.Argument(help="pair; default: list everything")] = None,
-    method: Annotated[str | None, typer.Argument(help="method")] = None,
+    pair: Annotated[
+        str | None, typer.Argument(help="pair; default: list everything", autocompletion=declared("pair"))
+    ] = None,
+    method: Annotated[str | None, typer.Argument(help="method", autocompletion=declared("method"))] = None,
     overrides: Overrides = None,
     hardware: Hardware = "cpu",
     runs_dir: RunsDir = Path("runs"),

@@ -23,14 +23,13 @@ from flows.planning.memory import check_fits, sizes_of
 from flows.planning.plans import Plan, plan, with_ranks
 from flows.records.files import experiments_dir
 from flows.records.states import experiment_status
+from flows.service.experiment_state import ExperimentState, state_of
 from flows.service.schedule import ScheduledRun
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
 from hacpo_core.methods.registry import trains_alone
-
-CELL_STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class GridConfig:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One agent's cell in a table; `status` is one of CELL_STATES, and `reason` says why the cell is not done.
+    """One agent's cell in a table; `status` is one of STATES, and `reason` says why the cell is not done.
 
     `root` need not exist.
     """
@@ -157,6 +156,7 @@ def plan_grid(
     hardware: str | None = None,
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
+    runs: Mapping[str, ScheduledRun] | None = None,
 ) -> GridPlan:
     """Expand a grid and look up the state of each experiment; loads no model and writes nothing.
 
@@ -166,6 +166,7 @@ def plan_grid(
         hardware, seeds: replace those of the grid.
         overrides: each "section.field=value", applied to every experiment; an override of an agent
             (`pair.agents.<name>.…`) applies to the pairs that have it.
+        runs: newest flow run of each experiment, as far as the schedule was asked.
 
     Raises:
         ConfigError: an unknown grid, pair, method or field, or contradictory fields.
@@ -196,7 +197,7 @@ def plan_grid(
                 key = (experiment_id(part, {}).rpartition("-")[2], _named_files(part))
                 if key not in planned:
                     with _errors_at(place):
-                        planned[key] = _plan(part, runs_dir)
+                        planned[key] = _plan(part, runs_dir, runs or {})
                 shown = composed.method.name if is_file_name(method) else method
                 for cell in planned[key].cells(part, composed.pair.name, shown, entry.label or ""):
                     position = (cell.pair, cell.method, cell.label, cell.seed, cell.agent)
@@ -268,8 +269,7 @@ def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
 @dataclass(frozen=True, slots=True)
 class _Planned:
     plan: Plan
-    status: str
-    reason: str
+    state: ExperimentState
 
     def cells(self, config: ExperimentConfig, pair: str, method: str, label: str) -> list[Cell]:
         """One cell per agent, with the pair, method and label of the grid entry."""
@@ -282,37 +282,24 @@ class _Planned:
                 agent=agent,
                 experiment=self.plan.id,
                 root=self.plan.root,
-                status=self.status,
-                reason=self.reason,
+                status=self.state.state,
+                reason=self.state.reason,
             )
             for agent in config.pair.agents
         ]
 
 
-def _plan(config: ExperimentConfig, runs_dir: Path) -> _Planned:
+def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> _Planned:
     shapes = published_shapes(config)
     placed = with_ranks(config, sizes_of(shapes))  # provisional: sizes of models not in the paper are unknown here
     try:
         if len(shapes) == len(config.pair.agents):
             check_fits(placed, shapes)  # before the user downloads a model that does not fit
-        planned = plan(config)
+        planned, unavailable = plan(config), ""
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the final id depends on the missing files
-        return _Planned(Plan(name, placed, experiments_dir(runs_dir) / name), "unavailable", str(error))
-    status = experiment_status(planned.root)
-    return _Planned(planned, status.state, status.reason)
-
-
-def with_queue(grid: GridPlan, runs: Mapping[str, ScheduledRun]) -> GridPlan:
-    """The grid with the missing experiments that have a live flow run marked as queued."""
-
-    def marked(cell: Cell) -> Cell:
-        run = runs.get(cell.experiment)
-        if cell.status != "missing" or run is None or not run.is_live:
-            return cell
-        return dataclasses.replace(cell, status="queued", reason=f"in the queue, priority {run.priority}")
-
-    return dataclasses.replace(grid, cells=[marked(cell) for cell in grid.cells])
+        planned, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
+    return _Planned(planned, state_of(experiment_status(planned.root), runs.get(planned.id), unavailable))
 
 
 def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from experiments.estimate import CostEstimate, estimate
-from experiments.planner import CELL_STATES, GridPlan, matrix, plan_grid
+from experiments.planner import GridPlan, matrix, plan_grid
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridCell, GridRecord, save_grid
@@ -25,6 +25,7 @@ from flows.records.tracked import reopen
 from flows.runs.display import format_table
 from flows.runs.grid import make_initial_models, watch
 from flows.runs.results import read_final
+from flows.service.experiment_state import STATES
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.slots import visible_devices
@@ -101,7 +102,7 @@ def say_states(grid: GridPlan) -> None:
 def count_experiments(grid: GridPlan) -> dict[str, int]:
     """Number of experiments in each state."""
     counts = Counter({cell.experiment: cell.status for cell in grid.cells}.values())
-    return {state: counts[state] for state in CELL_STATES}
+    return {state: counts[state] for state in STATES}
 
 
 def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.models.conditions import exact_text, read_conditions
-from dashboards.models.grids.cells import cell_state, total_spent
+from dashboards.models.grids.cells import total_spent
 from dashboards.models.listing import Runs
 from dashboards.models.runs.settings import read_field_values
 from dashboards.models.runs_query import Query, Row, Table, cell_text
@@ -21,6 +21,7 @@ from flows.records.gridfile import GridCell
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import Progress
 from flows.records.states import CONFIG_FILE
+from flows.service.experiment_state import state_of
 from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.store.steps import StepStore
 
@@ -190,9 +191,7 @@ class _Run:
             values = list(dict.fromkeys(getattr(place, column) for place in self._tables.places(self.name)))
             return values if len(values) > 1 else values[0]
         if column == "state":
-            return cell_state(
-                self._status, self._schedule.runs.get(self.name), self._tables.unavailable(self.name)
-            ).state
+            return state_of(self._status, self._schedule.runs.get(self.name), self._tables.unavailable(self.name)).state
         if column == "health":
             return list(dict.fromkeys(finding.rule for finding in progress.open_findings)) if progress else None
         if column in ("tag", "tags"):

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from flows.service.experiment_state import WAITING
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
 from flows.service.server import PrefectServer, find_server
 from hacpo_core.errors import HacpoError
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
-WAITING = ("Scheduled", "Pending", "Paused")
 """states of a flow run that waits for a worker"""
 _IDLE_AFTER_S = 30.0
 """the schedule is not queried if there was no request for this long"""

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.grids.cells import build_matrix, cell_state, total_spent
+from dashboards.models.grids.cells import build_matrix, total_spent
 from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.failures import failure_groups
 from dashboards.models.grids.matrix import Matrix, MatrixRow, beginning
@@ -29,6 +29,7 @@ from dashboards.site import Site, fragment, macro
 from experiments.report.cells import Variant
 from flows.records.gridfile import GridRecord
 from flows.service.deployments import PRIORITIES
+from flows.service.experiment_state import state_of
 from flows.service.schedule import RefusedError, Schedule, ScheduledRun
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.steps import StepStore
@@ -212,7 +213,7 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
     if experiment not in places:
         site.runs.root(experiment)
     status = site.runs.status(experiment)
-    state = cell_state(status, site.scheduling.view().runs.get(experiment), site.runs.unavailable(experiment))
+    state = state_of(status, site.scheduling.view().runs.get(experiment), site.runs.unavailable(experiment))
     lines: dict[str, list[float]] = {}
     if status.progress is not None:
         root = site.runs.root(experiment)
@@ -242,7 +243,7 @@ def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
             outcomes.append(Outcome(experiment, _UNKNOWN))
             continue
         unavailable = site.runs.unavailable(experiment)
-        state = cell_state(site.runs.status(experiment), runs.get(experiment), unavailable).state
+        state = state_of(site.runs.status(experiment), runs.get(experiment), unavailable).state
         outcomes.append(Outcome(experiment, _refusal(action, state) or _try(site, perform, experiment)))
     site.scheduling.refresh(wait_s=2.0)
     return outcomes

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from dashboards.models.changes import version_of
-from dashboards.models.grids.cells import cell_state, total_spent
+from dashboards.models.grids.cells import total_spent
 from dashboards.models.listing import ALL_RUNS
 from dashboards.models.runs.checkpoints import KEEP_BEST, read_checkpoints
 from dashboards.models.runs.curves import (
@@ -32,6 +32,7 @@ from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, pa
 from flows.planning.field_table import about
 from flows.records.gridfile import GridCell
 from flows.records.runlog import LOG_FILE, LogLine, read_log
+from flows.service.experiment_state import state_of
 from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json
@@ -165,7 +166,7 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     root = site.runs.root(experiment)
     status = site.runs.status(experiment)
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
-    state = cell_state(status, run, site.runs.unavailable(experiment))
+    state = state_of(status, run, site.runs.unavailable(experiment))
     links, tracked = site.links(request), _mlflow_run(root)
     context: dict[str, Any] = {
         "experiment": experiment,

@@ -18,7 +18,6 @@ from starlette.responses import HTMLResponse, Response
 
 from dashboards.models.changes import version_of
 from dashboards.models.conditions import HELP
-from dashboards.models.grids.cells import cell_state
 from dashboards.models.listing import UnknownError
 from dashboards.models.runs_query import DEFAULT_COLUMNS, Query, Row, as_csv
 from dashboards.models.runs_table import COLUMNS
@@ -26,6 +25,7 @@ from dashboards.pages.forms import chosen_experiments, read_form
 from dashboards.site import Site, fragment, part
 from flows.records.deletion import delete_experiment, deletion_preview
 from flows.records.notes import Notes, read_notes, write_notes
+from flows.service.experiment_state import state_of
 from hacpo_core.errors import HacpoError
 
 FIRST_ROWS = 200
@@ -170,7 +170,7 @@ def _one(site: Site, action: str, name: str, text: str) -> Noted:
     try:
         if action == "delete":
             run = site.scheduling.view().runs.get(name)
-            state = cell_state(site.runs.status(name), run, site.runs.unavailable(name)).state
+            state = state_of(site.runs.status(name), run, site.runs.unavailable(name)).state
             if state in ("running", "queued"):
                 return Noted(name, f"it is {state}; cancel it first")
             delete_experiment(root)

@@ -40,7 +40,7 @@ def grid(
     """Train a grid of pairs, methods and seeds; skip what is complete; print the table and write the report."""
     if dry_run:
         stay_offline()
-    from experiments.planner import plan_grid, with_queue
+    from experiments.planner import plan_grid
     from experiments.run import SELECTED, run_grid, scheduled_runs, show_grid
     from flows.service.deployments import PRIORITIES
 
@@ -49,8 +49,15 @@ def grid(
     if priority not in PRIORITIES:
         raise ConfigError(f"--priority: got {priority!r}, expected one of {', '.join(PRIORITIES)}")
     if dry_run:
-        planned = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
-        show_grid(with_queue(planned, scheduled_runs(runs_dir)), run, as_json=as_json)
+        planned = plan_grid(
+            name,
+            runs_dir=runs_dir,
+            hardware=hardware,
+            seeds=numbers(seeds),
+            overrides=overrides or [],
+            runs=scheduled_runs(runs_dir),
+        )
+        show_grid(planned, run, as_json=as_json)
         return
     run_grid(
         name,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.models.grids.cells import build_matrix, cell_state, scores_of
+from dashboards.models.grids.cells import build_matrix, scores_of
 from dashboards.models.grids.matrix import Matrix, MatrixCell, Score, beginning
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import OLD, ScheduleView, Scheduling
@@ -18,6 +18,7 @@ from flows.records.failures import Failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.progress import Evaluated, Spent, read_progress
 from flows.records.states import ExperimentStatus
+from flows.service.experiment_state import state_of
 from flows.service.schedule import WorkerRecord
 from tests.dashboards.conftest import RememberingSchedule, scheduled
 from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
@@ -48,16 +49,16 @@ def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Ma
 def test_files_count_before_the_schedule_and_the_queue_before_an_old_failure(
     status: ExperimentStatus, run: str | None, unavailable: str, expected: str
 ) -> None:
-    found = cell_state(status, scheduled("x", run) if run else None, unavailable)
+    found = state_of(status, scheduled("x", run) if run else None, unavailable)
     assert found.state == expected
 
 
 def test_reasons_come_from_whoever_knows() -> None:
-    assert cell_state(FAILED, None, "").reason == "EngineError: out of memory"
+    assert state_of(FAILED, None, "").reason == "EngineError: out of memory"
     missing = ExperimentStatus("missing", None, None)
-    assert cell_state(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
+    assert state_of(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
     assert (
-        cell_state(missing, scheduled("x", "Scheduled", priority="low"), "").reason
+        state_of(missing, scheduled("x", "Scheduled", priority="low"), "").reason
         == "waiting for a worker, priority low"
     )
 

@@ -19,7 +19,7 @@ from experiments.estimate import (
     sampling_rate,
     training_rate,
 )
-from experiments.planner import RateConfig, plan_grid, with_queue
+from experiments.planner import RateConfig, plan_grid
 from experiments.run import count_experiments, default_workers, run_grid, show_grid, submit
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, save_plan, with_ranks
@@ -381,17 +381,18 @@ def test_files_that_a_grid_names_are_looked_for_beside_it_and_a_method_is_listed
 def test_dry_run_tells_queued_experiments_from_missing_ones(
     small_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid = plan_grid(small_grid(small_models, tmp_path, "hacpo"), runs_dir=tmp_path / "runs")
-    first, second = grid.plans
+    name = small_grid(small_models, tmp_path, "hacpo")
+    first, second = plan_grid(name, runs_dir=tmp_path / "runs").plans
     runs = {
         first: ScheduledRun("1", first, "Scheduled", "", "low", 0),
         second: ScheduledRun("2", second, "Cancelled", "", "low", 0),
     }
-    show_grid(with_queue(grid, runs), "missing", as_json=True)
+    show_grid(plan_grid(name, runs_dir=tmp_path / "runs", runs=runs), "missing", as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert (shown["experiments"]["queued"], shown["experiments"]["missing"]) == (1, 1)
     assert shown["estimates"]["to_run"]["experiments"] == 1
-    assert {cell["reason"] for cell in shown["cells"] if cell["experiment"] == first} == {"in the queue, priority low"}
+    reasons = {cell["experiment"]: cell["reason"] for cell in shown["cells"]}
+    assert reasons == {first: "waiting for a worker, priority low", second: "cancelled"}, "as on the page"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A grid as a matrix of cells; the state of each combines the experiment's files and the schedule."""
+"""A grid as a matrix of cells, each with the state of its experiment."""
 
 from __future__ import annotations
 
@@ -6,56 +6,16 @@ import hashlib
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
-from dashboards.models.grids.matrix import CANCELLING, Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
-from dashboards.models.scheduling import WAITING, ScheduleView
+from dashboards.models.grids.matrix import Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
+from dashboards.models.scheduling import ScheduleView
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluated, Progress, Spent
 from flows.records.states import ExperimentStatus
-from flows.service.schedule import ScheduledRun
+from flows.service.experiment_state import CANCELLING, STATES, state_of
 
-_CELL_STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
 _BY_URGENCY = ("failed", "running", "queued", "missing", "unavailable", "done")
 StatusOf = Callable[[str], ExperimentStatus]
-
-
-@dataclass(frozen=True, slots=True)
-class CellState:
-    """A state (one of _CELL_STATES) and its reason."""
-
-    state: str
-    reason: str
-
-
-def cell_state(status: ExperimentStatus, run: ScheduledRun | None, unavailable: str) -> CellState:
-    """Combine files and schedule into one state; a lock or a result in the folder overrides the schedule.
-
-    Args:
-        status: state from the folder.
-        run: newest flow run, None if the schedule has none.
-        unavailable: why the experiment could not be planned, "" if it could.
-    """
-    if status.state in ("done", "running"):
-        is_ending = status.state == "running" and run is not None and run.state == "Cancelling"
-        return CellState(status.state, CANCELLING if is_ending else status.reason)
-    if run is not None:
-        if run.state in WAITING:
-            return CellState("queued", f"waiting for a worker, priority {run.priority}")
-        if run.state == "Cancelling":
-            return CellState("running", CANCELLING)
-        if run.state == "Running":
-            return CellState("running", "starting, or its process has just ended")
-    if status.state == "failed":
-        return CellState("failed", status.reason)
-    if run is not None and run.state in ("Failed", "Crashed"):
-        return CellState("failed", run.message or f"flow run {run.state.lower()}")
-    if unavailable and status.progress is None:
-        return CellState("unavailable", unavailable)
-    if run is not None and run.state == "Cancelled":
-        so_far = f", {status.reason}" if status.progress is not None else ""
-        return CellState("missing", f"cancelled{so_far}")
-    return CellState("missing", status.reason)
 
 
 def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView, *, by_agent: bool = False) -> Matrix:
@@ -121,7 +81,7 @@ def _cell(
 ) -> MatrixCell:
     first, names = places[0], tuple(dict.fromkeys(place.experiment for place in places))
     unavailable = {place.experiment: place.unavailable for place in places}
-    states = {name: cell_state(statuses[name], schedule.runs.get(name), unavailable[name]) for name in names}
+    states = {name: state_of(statuses[name], schedule.runs.get(name), unavailable[name]) for name in names}
     shown = min(names, key=lambda name: _BY_URGENCY.index(states[name].state))
     progress = [own for name in names if (own := statuses[name].progress) is not None]
     left = [
@@ -187,7 +147,7 @@ def total_spent(progress: Progress | None) -> Spent:
 def _totals(cells: Sequence[MatrixCell], methods: Mapping[str, str], num_slots: int) -> MatrixTotals:
     counts = Counter(cell.state for cell in cells)
     return MatrixTotals(
-        counts={state: counts[state] for state in _CELL_STATES},
+        counts={state: counts[state] for state in STATES},
         spent=Spent.sum(cell.spent for cell in cells),
         seconds_left=_time_left(cells, methods, max(num_slots, counts["running"], 1)),
         num_slots=num_slots,

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from flows.records.progress import Spent
-
-CANCELLING = "being cancelled"
+from flows.service.experiment_state import CANCELLING
 
 
 @dataclass(frozen=True, slots=True)

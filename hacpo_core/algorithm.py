@@ -35,19 +35,19 @@ def train_step(experiment: Experiment, step: int, runner: Runner) -> None:
     """
     problems = experiment.batch(step)  # line 5
     verdicts: list[Handle] = []
-    for round in range(experiment.method.plan.num_rounds):  # more than one if the plan samples again after verification
+    for round_index in range(experiment.method.plan.num_rounds):  # several if the plan samples again after verification
         rollouts = {  # line 10: sample G outputs from every agent's old policy
             agent: runner.start(
-                Phase("rollout", step, agent, round),
-                partial(rollout, experiment, step, agent, problems, round=round),
+                Phase("rollout", step, agent, round_index),
+                partial(rollout, experiment, step, agent, problems, round_index=round_index),
                 after=verdicts,
             )
             for agent in experiment.agents
         }
         verdicts = [  # line 11: verify
             runner.start(
-                Phase("verify", step, agent, round),
-                partial(verify, experiment, step, agent, round=round),
+                Phase("verify", step, agent, round_index),
+                partial(verify, experiment, step, agent, round_index=round_index),
                 after=[rollouts[agent]],
             )
             for agent in experiment.agents

@@ -29,16 +29,18 @@ SAME_LOGPROB = 1e-5
 """nats; if no probed token differs by more, the sampler has the learner's weights and numerics"""
 
 
-def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Problem], *, round: int = 0) -> None:
+def rollout(
+    experiment: Experiment, step: int, agent: str, problems: Sequence[Problem], *, round_index: int = 0
+) -> None:
     """Sample and commit an agent's responses of a step, or of one round of it.
 
     Raises:
         EngineError: log-probabilities are nan or infinite.
         MethodError: the plan failed or returned invalid specs.
     """
-    if experiment.ledger.has(step, phase_name("rollout", agent, round)):
+    if experiment.ledger.has(step, phase_name("rollout", agent, round_index)):
         return
-    specs, planned_state = _plan(experiment, step, agent, problems, round)
+    specs, planned_state = _plan(experiment, step, agent, problems, round_index)
     sampled = [row for row, spec in enumerate(specs) if spec.search is None]
     searched = [row for row, spec in enumerate(specs) if spec.search is not None]
 
@@ -60,7 +62,7 @@ def rollout(experiment: Experiment, step: int, agent: str, problems: Sequence[Pr
             f"step {step}, {agent}: got nan or infinite log-probabilities, expected finite ones; training diverged: "
             "start a new experiment with a lower optimizer.learning_rate or optimizer.max_grad_norm"
         )
-    experiment.ledger.save_rollouts(step, agent, batch, round)
+    experiment.ledger.save_rollouts(step, agent, batch, round_index)
 
 
 def _with_old_logprobs(
@@ -102,7 +104,7 @@ def _with_old_logprobs(
 
 
 def _plan(
-    experiment: Experiment, step: int, agent: str, problems: Sequence[Problem], round: int
+    experiment: Experiment, step: int, agent: str, problems: Sequence[Problem], round_index: int
 ) -> tuple[Sequence[SampleSpec], dict[str, object]]:
     """The specs of the agent's plan, and the plan's next state, encoded."""
     rollout, plan, ledger = experiment.config.rollout, experiment.method.plan, experiment.ledger
@@ -113,14 +115,14 @@ def _plan(
         num_samples=rollout.num_samples,
         limits=rollout.limits,
         seed=experiment.config.seed,
-        round=round,
-        verified={name: ledger.verdicts(step, name, rounds=round).responses for name in experiment.agents}
-        if round
+        round=round_index,
+        verified={name: ledger.verdicts(step, name, rounds=round_index).responses for name in experiment.agents}
+        if round_index
         else {},
         sources=experiment.sources(agent),
     )
-    if round:
-        before = state.decode(ledger.sampled_round(step, agent, round - 1).state)
+    if round_index:
+        before = state.decode(ledger.sampled_round(step, agent, round_index - 1).state)
     else:
         before = experiment.state_before(step, f"rollout.{agent}")
     specs, after = checked_specs(plan, task, before)

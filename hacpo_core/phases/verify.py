@@ -16,7 +16,7 @@ from hacpo_core.store.steps import phase_name
 _log = logging.getLogger(__name__)
 
 
-def verify(experiment: Experiment, step: int, agent: str, *, round: int = 0) -> None:
+def verify(experiment: Experiment, step: int, agent: str, *, round_index: int = 0) -> None:
     """Verify an agent's responses of a step, or of one round of it.
 
     Raises:
@@ -24,15 +24,15 @@ def verify(experiment: Experiment, step: int, agent: str, *, round: int = 0) -> 
             up.
         MethodError: a reward function returned no reward.
     """
-    if experiment.ledger.has(step, phase_name("verify", agent, round)):
+    if experiment.ledger.has(step, phase_name("verify", agent, round_index)):
         return
-    responses = experiment.ledger.sampled_round(step, agent, round).responses
+    responses = experiment.ledger.sampled_round(step, agent, round_index).responses
     problems = [experiment.problem(problem_id) for problem_id in responses.problem_id]
     with Stopwatch() as watch:
         verdicts = Verdicts.of(experiment.rewards.judge(problems, responses.text, list(responses.row_keys())))
     check_scored(verdicts, f"step {step}, {agent}", max_fraction=experiment.config.verifier.max_unscored_fraction)
     batch = VerifiedBatch(replace(responses, verdicts=verdicts), watch.cost())
-    experiment.ledger.save_verdicts(step, agent, batch, round)
+    experiment.ledger.save_verdicts(step, agent, batch, round_index)
 
 
 def check_scored(

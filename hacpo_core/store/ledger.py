@@ -181,7 +181,7 @@ class Ledger:
             self._keep(step, phase, value)
         return value
 
-    def save_rollouts(self, step: int, agent: str, batch: SampledBatch, round: int = 0) -> None:
+    def save_rollouts(self, step: int, agent: str, batch: SampledBatch, round_index: int = 0) -> None:
         """Commit a round of phase rollout.<agent>."""
         value = {
             "cost": asdict(batch.cost),
@@ -189,10 +189,14 @@ class Ledger:
             "recomputes_own": batch.recomputes_own,
             "state": dict(batch.state),
         }
-        phase, name = phase_name("rollout", agent, round), phase_name("rollouts", agent, round)
+        phase, name = phase_name("rollout", agent, round_index), phase_name("rollouts", agent, round_index)
         outputs = {f"{name}.parquet": as_arrow(batch.responses), f"{name}.json": value}
         # Responses that are sampled again may differ, so everything computed from them is outdated.
-        made_from_it = [*self._joint_phases(), phase_name("verify", agent, round), *self._later_rounds(step, round)]
+        made_from_it = [
+            *self._joint_phases(),
+            phase_name("verify", agent, round_index),
+            *self._later_rounds(step, round_index),
+        ]
         self.store.commit(step, phase, outputs, outdates=made_from_it)
         self._keep(step, phase, batch)
 
@@ -216,9 +220,9 @@ class Ledger:
             state=rounds[-1].state,
         )
 
-    def sampled_round(self, step: int, agent: str, round: int) -> SampledBatch:
+    def sampled_round(self, step: int, agent: str, round_index: int) -> SampledBatch:
         """Output of one round of phase rollout.<agent>."""
-        phase, name = phase_name("rollout", agent, round), phase_name("rollouts", agent, round)
+        phase, name = phase_name("rollout", agent, round_index), phase_name("rollouts", agent, round_index)
 
         def load() -> SampledBatch:
             table = self.store.read_arrow(step, phase, f"{name}.parquet")
@@ -233,11 +237,11 @@ class Ledger:
 
         return self._read(step, phase, load)
 
-    def save_verdicts(self, step: int, agent: str, batch: VerifiedBatch, round: int = 0) -> None:
+    def save_verdicts(self, step: int, agent: str, batch: VerifiedBatch, round_index: int = 0) -> None:
         """Commit a round of phase verify.<agent>."""
-        phase, name = phase_name("verify", agent, round), phase_name("verdicts", agent, round)
+        phase, name = phase_name("verify", agent, round_index), phase_name("verdicts", agent, round_index)
         outputs = {f"{name}.parquet": verdicts_as_arrow(batch.responses), f"{name}.json": asdict(batch.cost)}
-        made_from_it = [*self._joint_phases(), *self._later_rounds(step, round)]
+        made_from_it = [*self._joint_phases(), *self._later_rounds(step, round_index)]
         self.store.commit(step, phase, outputs, outdates=made_from_it)
         self._keep(step, phase, batch)
 
@@ -250,20 +254,20 @@ class Ledger:
         cost = PhaseCost.total(batch.cost for batch in batches)
         return VerifiedBatch(Responses.joined([batch.responses for batch in batches]), cost)
 
-    def _verified_round(self, step: int, agent: str, round: int) -> VerifiedBatch:
-        phase, name = phase_name("verify", agent, round), phase_name("verdicts", agent, round)
+    def _verified_round(self, step: int, agent: str, round_index: int) -> VerifiedBatch:
+        phase, name = phase_name("verify", agent, round_index), phase_name("verdicts", agent, round_index)
 
         def load() -> VerifiedBatch:
             table = self.store.read_arrow(step, phase, f"{name}.parquet")
             cost = PhaseCost(**self.store.read_value(step, phase, f"{name}.json"))
-            responses = self.sampled_round(step, agent, round).responses
+            responses = self.sampled_round(step, agent, round_index).responses
             return VerifiedBatch(replace(responses, verdicts=verdicts_from_arrow(table)), cost)
 
         return self._read(step, phase, load)
 
-    def _later_rounds(self, step: int, round: int) -> list[str]:
+    def _later_rounds(self, step: int, round_index: int) -> list[str]:
         """Phases of later rounds, whose plans depend on this one."""
-        rounds = range(round + 1, max(self.store.num_rounds(step, "rollout", agent) for agent in self.agents) + 1)
+        rounds = range(round_index + 1, max(self.store.num_rounds(step, "rollout", agent) for agent in self.agents) + 1)
         kinds = ("rollout", "verify")
         return [phase_name(kind, agent, n) for n in rounds for agent in self.agents for kind in kinds]
 

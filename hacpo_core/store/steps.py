@@ -44,9 +44,9 @@ FORMAT = 2
 """format of the tables; raised when a version cannot read another version's tables"""
 
 
-def phase_name(kind: str, agent: str, round: int = 0) -> str:
+def phase_name(kind: str, agent: str, round_index: int = 0) -> str:
     """Name of an agent's phase: rollout.qwen in the first round of sampling, rollout-2.qwen in the second."""
-    return f"{kind}.{agent}" if round == 0 else f"{kind}-{round + 1}.{agent}"
+    return f"{kind}.{agent}" if round_index == 0 else f"{kind}-{round_index + 1}.{agent}"
 
 
 def _as_parquet(table: pyarrow.Table | Mapping[str, Any]) -> memoryview:

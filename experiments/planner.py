@@ -166,7 +166,8 @@ def plan_grid(
         hardware, seeds: replace those of the grid.
         overrides: each "section.field=value", applied to every experiment; an override of an agent
             (`pair.agents.<name>.…`) applies to the pairs that have it.
-        runs: newest flow run of each experiment, as far as the schedule was asked.
+        runs: flow runs that are queued or executing, by experiment; what has ended is judged by its folder alone, as
+            the command that trains a grid judges it.
 
     Raises:
         ConfigError: an unknown grid, pair, method or field, or contradictory fields.

@@ -68,12 +68,12 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
 
 
 def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
-    """The newest flow run of each experiment, if a Prefect server runs; starts none."""
+    """The flow runs that are queued or executing, by experiment, if a Prefect server runs; starts none."""
     server = find_server(runs_dir)
     if server is None:
         return {}
     try:
-        return Schedule(server, runs_dir).runs()
+        return {name: run for name, run in Schedule(server, runs_dir).runs().items() if run.is_live}
     except ServerError as error:
         _log.warning("queued experiments are shown as missing: %s", error)
         return {}

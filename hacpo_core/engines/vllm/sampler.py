@@ -49,6 +49,8 @@ _ENVIRONMENT = {
 _SEEDS = 2**63  # vLLM's newer model runner, used on GPUs, stores seeds as signed integers, and -1 means no seed
 _GREW = "Memory usage increased after sleeping"
 """vLLM's words if the whole device has less free memory after an engine went to sleep than before"""
+_NO_TOKENIZER = "terratorch"
+"""vLLM's mode for models without a tokenizer: `LLM` renders a chat when it starts, and the others log a traceback"""
 _FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
 
 
@@ -144,6 +146,7 @@ class VllmSampler:
         options = {
             "model": str(initial),
             "skip_tokenizer_init": True,
+            "tokenizer_mode": _NO_TOKENIZER,
             "use_tqdm_on_load": False,
             "trust_remote_code": trust_remote_code,
             "dtype": engine.dtype,

@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from flows.planning.capacity import with_memory_share
 from flows.planning.compose import compose
+from flows.planning.memory import folder_shape
 from flows.planning.plans import with_ranks
 from flows.records.versions import version_tags
 from flows.runs.build import placement_of
@@ -85,7 +87,8 @@ def trial_config(
     config = compose("_trial", "gspo", hardware=hardware, overrides=overrides)
     if model is not None:
         config = replace(config, pair=replace(config.pair, agents={AGENT: AgentConfig(path=str(model))}))
-    return with_ranks(config, {})
+    shapes = {AGENT: folder_shape(model)} if model is not None else {}
+    return with_memory_share(with_ranks(config, {}), shapes)
 
 
 def _ignore(step: TrialStep) -> None:

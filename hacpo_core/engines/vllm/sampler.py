@@ -27,7 +27,7 @@ import psutil
 import torch
 from transformers import PreTrainedModel
 
-from hacpo_core.config import EngineConfig, RolloutConfig
+from hacpo_core.config import AUTO, EngineConfig, RolloutConfig
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
 from hacpo_core.engines.models.lora import merged_parts, merged_weights
@@ -136,6 +136,7 @@ class VllmSampler:
         Raises:
             EngineError: vLLM is not installed or cannot start; the message names the field to change.
         """
+        assert engine.vllm.memory_share != AUTO, "planning replaces auto, see flows.planning.capacity"
         self.model, self._engine, self._max_tokens = model, engine, max_tokens
         self._eos_ids = sorted(eos_ids)
         self._mode = "raw_logprobs" if rollout.limits.narrows else "processed_logprobs"

@@ -28,6 +28,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hacpo_core.config import AUTO, EngineConfig, RolloutConfig
+from hacpo_core.engines.learning.allocator import plain_segments_in_children
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
 from hacpo_core.engines.models.lora import merged_parts, merged_weights
@@ -366,7 +367,7 @@ def start_engine(options: dict[str, Any], engine: EngineConfig) -> Any:
             ) from error
         vllm.envs.disable_envs_cache()  # otherwise an engine started earlier in this process determines the environment
         _check_devices(engine, vllm.platforms.current_platform.device_type)
-        with _as_engine_error("the engine did not start"):
+        with _as_engine_error("the engine did not start"), plain_segments_in_children():
             return vllm.LLM(**options)
 
 

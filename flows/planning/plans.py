@@ -19,6 +19,7 @@ from hacpo_core.config import SEAMS, ExperimentConfig
 from hacpo_core.config.addresses import sqlite_path
 from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
+from hacpo_core.config.replays import check_checkpoints
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.data.problem_sets import problem_file
@@ -55,6 +56,7 @@ def plan(config: ExperimentConfig) -> Plan:
     Raises:
         HacpoError: a model folder or a data file cannot be used, or the models do not fit into GPU memory.
     """
+    check_checkpoints(config)
     config = _with_absolute_paths(config)
     alone = why_alone(config)
     if alone is not None:

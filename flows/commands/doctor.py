@@ -65,7 +65,11 @@ def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -
         if not reports[-1]["is_ok"]:
             continue
         show(f"{folder or 'tiny'} twice, in turn")
-        swaps = swap_report(hardware, model=folder, on_step=show)
+        try:
+            swaps = swap_report(hardware, model=folder, on_step=show)
+        except ConfigError as error:  # a hardware file for one agent only
+            show(f"not tried: {error}")
+            continue
         if swaps is None:
             show("not tried: with this hardware file, agents have devices of their own")
         else:

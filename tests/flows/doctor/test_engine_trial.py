@@ -18,6 +18,7 @@ from flows.doctor.machine import VLLM_WORDS
 from flows.doctor.trials import TrialStep, Workload, trial_config
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +128,18 @@ def test_command_prints_a_verdict_for_each_step_and_keeps_the_figures(tmp_path: 
     kept = json.loads((tmp_path / "runs" / "doctor-gpu.json").read_text(encoding="utf-8"))
     assert [step["name"] for step in kept[0]["steps"]] == STEPS
     assert [(report["agents"], len(report["steps"])) for report in kept] == [(1, 9), (2, 7)]
+
+
+def test_hardware_file_for_one_agent_only_is_tried_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError("engine.vllm.sleeps: got true, but 2 agents share this process")
+
+    monkeypatch.setattr("flows.doctor.swap_trial.swap_report", refuse)
+    words = ["doctor", "--gpu", "--hardware", "cpu", "--runs-dir", str(tmp_path)]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 0, found.output
+    assert "not tried: engine.vllm.sleeps: got true, but 2 agents share this process" in found.output
+    assert len(json.loads((tmp_path / "doctor-gpu.json").read_text(encoding="utf-8"))) == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -94,7 +94,7 @@ peers-fixture:
 test-vllm:
 	@bash tests/vllm/install.sh
 	@.venv-vllm/bin/python -m pytest --durations=5 tests/engines/vllm tests/flows/doctor/test_doctor.py
-	@.venv-vllm/bin/python -m pytest --durations=5 tests/flows/doctor/test_engine_trial.py
+	@.venv-vllm/bin/python -m pytest --durations=5 tests/flows/doctor/test_engine_trial.py tests/flows/doctor/test_swap_trial.py
 
 # Some of these tests for .ci/run, at most 15 minutes including installation; skipped if installation fails.
 test-vllm-short:

@@ -4,7 +4,8 @@ A callback in TRL's training loop runs a step of ours after each of its own, so 
 same threads and allocator. A step is one generation for all prompts and two optimizer updates on half of the rows each.
 Neither side uses a verifier or files: the reward is a trivial function of the text.
 
-Usage: python -m benchmarks.against_trl [--rounds N]; writes benchmarks/results/against_trl.json.
+Usage: python -m benchmarks.against_trl [--rounds N]; writes benchmarks/results/against_trl.json. With --one, both run
+on the GPU if there is one, and nothing is written.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import argparse
 import contextlib
 import gc
 import json
+import math
 import statistics
 import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -127,11 +129,11 @@ class Split:
 class Ours:
     """A step of hacpo for one agent, without store, verifier and flow."""
 
-    def __init__(self, size: str, objective: Objective, *, skips: bool, reuses: bool) -> None:
+    def __init__(self, size: str, objective: Objective, *, skips: bool, reuses: bool, device: str = "cpu") -> None:
         self.tokenizer, self.objective, self.reuses, self.split = tokenizer_of(size), objective, reuses, Split()
         self.num_prompts = NUM_PROMPTS[size]
-        engine = EngineConfig(num_threads=THREADS, skip_zero_advantage=skips)
-        self.model = model_of(size, self.tokenizer)
+        engine = EngineConfig(num_threads=THREADS, skip_zero_advantage=skips, device=device)
+        self.model = model_of(size, self.tokenizer).to(device)  # type: ignore[arg-type]
         speed_up(self.model)
         optimizer = OptimizerConfig(learning_rate=LEARNING_RATE)
         self.learner = TorchLearner(
@@ -174,7 +176,9 @@ class Ours:
         return self.split.take(time.perf_counter() - started)
 
 
-def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, after: Callable[[int], None]) -> None:
+def train_with_trl(
+    size: str, method: str, split: Split, *, num_steps: int, after: Callable[[int], None], device: str = "cpu"
+) -> None:
     """Train with TRL, without its defaults that hacpo does not use: gradient checkpointing, bf16, logging.
 
     Args:
@@ -183,6 +187,7 @@ def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, afte
         split: records the time of sampling and scoring.
         num_steps: number of training steps.
         after: called after each step.
+        device: cpu or cuda.
     """
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -228,7 +233,7 @@ def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, afte
             beta=0.0,
             bf16=False,
             gradient_checkpointing=False,
-            use_cpu=True,
+            use_cpu=device == "cpu",
             report_to=[],
             logging_steps=10**6,
             save_strategy="no",
@@ -247,12 +252,18 @@ def train_with_trl(size: str, method: str, split: Split, *, num_steps: int, afte
         trainer.train()
 
 
-WAYS: dict[str, dict[str, bool]] = {
+class Way(TypedDict):
+    """skips: leave out rows with zero advantage; reuses: use the sampled log-probabilities, after checking a few."""
+
+    skips: bool
+    reuses: bool
+
+
+WAYS: dict[str, Way] = {
     "equal rows and passes": {"skips": False, "reuses": False},
     "equal rows": {"skips": False, "reuses": True},
     "as shipped": {"skips": True, "reuses": True},
 }
-"""skips: leave out rows with zero advantage; reuses: use the sampled log-probabilities, after checking a few"""
 
 
 def seconds_of_products(ours: Ours) -> float:
@@ -265,9 +276,9 @@ def seconds_of_products(ours: Ours) -> float:
     return time.perf_counter() - started
 
 
-def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
+def compare(size: str, method: str, rounds: int, device: str = "cpu") -> dict[str, Any]:
     """Median times of each part, for TRL and each of WAYS, and ratios of TRL's step to ours."""
-    ours = {name: Ours(size, METHODS[method], **way) for name, way in WAYS.items()}
+    ours = {name: Ours(size, METHODS[method], **way, device=device) for name, way in WAYS.items()}
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in ["trl", *ours]}
     started, split, products_s = [time.perf_counter()], Split(), list[float]()
 
@@ -276,10 +287,10 @@ def compare(size: str, method: str, rounds: int) -> dict[str, Any]:
         measured["trl"].append(split.take(whole))
         for name, variant in ours.items():
             measured[name].append(variant.step(number))
-        products_s.append(seconds_of_products(ours["equal rows"]))
+        products_s.append(seconds_of_products(ours["equal rows"]) if device == "cpu" else math.nan)
         started[0] = time.perf_counter()
 
-    train_with_trl(size, method, split, num_steps=rounds + 1, after=after)
+    train_with_trl(size, method, split, num_steps=rounds + 1, after=after, device=device)
     medians = {
         name: {part: statistics.median(step[part] for step in taken[1:]) for part in taken[0]}
         for name, taken in measured.items()
@@ -322,7 +333,10 @@ def main() -> None:
     if arguments.one:
         size, method = arguments.one
         memory_of = arguments.memory_of
-        print(json.dumps(peak_mb(size, method, memory_of) if memory_of else compare(size, method, rounds[size])))
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        print(
+            json.dumps(peak_mb(size, method, memory_of) if memory_of else compare(size, method, rounds[size], device))
+        )
         return
     results = []
     cases = [(size, method) for size in SIZES for method in ("grpo", "gspo")]

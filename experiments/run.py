@@ -47,12 +47,15 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
     """Print the state of each cell, why cells are not done, and the estimated cost of the selected experiments."""
     chosen = grid.experiments(*SELECTED[selection])
     cost = {"to run": estimate(grid, chosen), "whole grid": estimate(grid, grid.experiments())}
-    pairs = {name: estimate(grid, plans) for name, plans in _plans_by_pair(grid).items()}
+    plans = _plans_by_pair(grid)
+    pairs = {name: estimate(grid, own) for name, own in plans.items()}
     counts = count_experiments(grid)
     if as_json:
         cells = [{**asdict(cell), "root": str(cell.root)} for cell in grid.cells]
         estimates = {name.replace(" ", "_"): asdict(own) for name, own in cost.items()}
-        pair_estimates = {name: asdict(own) for name, own in pairs.items()}
+        pair_estimates = {
+            name: asdict(own) | {"memory_shares": _memory_shares(plans[name])} for name, own in pairs.items()
+        }
         shown = {"cells": cells, "experiments": counts, "estimates": estimates, "pairs": pair_estimates}
         print(json.dumps({"grid": grid.name, **shown}))
         return
@@ -64,7 +67,7 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
         print(f"{name:<11}{_cost_text(own, grid)}")
     print("by pair (an experiment that several pairs share counts for the first one)")
     for name, own in pairs.items():
-        print(f"  {name}: {_experiments(own.experiments)}, {_hours_text(own, grid)}")
+        print(f"  {name}: {_experiments(own.experiments)}, {_hours_text(own, grid)}{_share_text(plans[name])}")
 
 
 def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
@@ -127,6 +130,17 @@ def _hours_text(cost: CostEstimate, grid: GridPlan) -> str:
         return "hours unknown"
     device = "GPU" if uses_gpu(list(grid.plans.values())) else "core"
     return f"{cost.occupied_hours:,.1f} {device}-hours occupied, {cost.busy_hours:,.1f} of them busy"
+
+
+def _memory_shares(plans: Sequence[Plan]) -> list[float | str]:
+    """Shares of a GPU that vLLM takes in these experiments; auto: the models' sizes are unknown."""
+    engines = [plan.config.engine for plan in plans]
+    return sorted({engine.vllm.memory_share for engine in engines if engine.sampler == "vllm"}, key=str)
+
+
+def _share_text(plans: Sequence[Plan]) -> str:
+    shares = _memory_shares(plans)
+    return f"; vLLM takes {' or '.join(map(str, shares))} of a GPU" if shares and uses_gpu(plans) else ""
 
 
 def run_grid(

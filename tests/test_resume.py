@@ -349,6 +349,24 @@ def test_replay_at_another_learning_rate_stops_the_run_unless_told_to_accept(
     assert kinds == ["different"] * 3, "once refused, then accepted for both agents"
 
 
+def test_replay_far_from_its_checkpoint_is_explained_by_the_distance(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hacpo_core.engines.learning import learner
+
+    with_noise(monkeypatch)
+    monkeypatch.setattr("hacpo_core.phases.apply_update.MAX_REPLAYED_STEPS", 0)
+    changed = small_plan("hacpo")
+    break_off(changed, "rollout", 4)
+    inner = learner.learning_rate
+    monkeypatch.setattr(learner, "learning_rate", lambda *args, **kwargs: 1.5 * inner(*args, **kwargs))
+    message = (
+        "expected at most 0.25; it is step 1 after the newest checkpoint, where about 0.04 is usual on a GPU: continue"
+    )
+    with pytest.raises(ReplayError, match=f"replay of step 3, qwen: different, .*{message} with checkpoint.accept_div"):
+        run_experiment(changed, DirectRunner())
+
+
 def test_second_process_on_the_same_experiment_gets_a_clear_error(small_plan: Callable[..., Plan]) -> None:
     plan = small_plan("hacpo")
     with ExperimentLock(plan.root), pytest.raises(LockedError, match=rf"written by process {os.getpid()}"):

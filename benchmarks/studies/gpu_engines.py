@@ -22,7 +22,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.measure import RESULTS, write_result
-from flows.doctor.engine_trial import Workload, trial_report
+from flows.doctor.engine_trial import trial_report
+from flows.doctor.trials import Workload
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
 _QWEN3 = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True}

@@ -15,7 +15,9 @@ from hacpo_core.errors import ConfigError
 def doctor(
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
-    gpu: Annotated[bool, typer.Option(help="test the engines of a hardware file step by step on a tiny model")] = False,
+    gpu: Annotated[
+        bool, typer.Option(help="test the engines of a hardware file step by step: one tiny agent, then two in turn")
+    ] = False,
     hardware: Annotated[str | None, typer.Option(help="with --gpu: the hardware file; default: one_gpu_vllm")] = None,
     model: Annotated[Path | None, typer.Option(help="with --gpu: a model folder to test as well")] = None,
 ) -> None:
@@ -41,17 +43,37 @@ def doctor(
 
 def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -> None:
     """Print the result of each step of each trial when it ends, and save all of them as JSON."""
-    from flows.doctor.engine_trial import TrialStep, trial_report
+    from flows.doctor.engine_trial import trial_report
+    from flows.doctor.gpu import check_compiler, check_driver
+    from flows.doctor.swap_trial import swap_report
+    from flows.doctor.trials import TrialStep, trial_config
     from hacpo_core.files import write_json
 
     def show(line: TrialStep | str) -> None:
         if not as_json:
             print(line, flush=True)
 
+    is_gpu = trial_config(hardware, model=None).engine.device != "cpu"
+    findings = [check_driver(), check_compiler()] if is_gpu else []
+    for found in findings:
+        show(f"{'ok ' if found.is_ok else 'NO '} {found.subject:<22} {found.detail}")
     reports = []
     for folder in [None, model] if model is not None else [None]:
         show(f"{folder or 'tiny'} with --hardware {hardware}")
         reports.append(trial_report(hardware, model=folder, on_step=show))
+        reports[-1]["machine"] = [found.as_dict() for found in findings]
+        if not reports[-1]["is_ok"]:
+            continue
+        show(f"{folder or 'tiny'} twice, in turn")
+        try:
+            swaps = swap_report(hardware, model=folder, on_step=show)
+        except ConfigError as error:  # a hardware file for one agent only
+            show(f"not tried: {error}")
+            continue
+        if swaps is None:
+            show("not tried: with this hardware file, agents have devices of their own")
+        else:
+            reports.append(swaps)
     path = runs_dir / "doctor-gpu.json"
     write_json(path, reports)
     print(json.dumps(reports) if as_json else f"all figures: {path}")

@@ -1,45 +1,40 @@
 """Step-by-step test of the engines on this machine with one agent, for `hacpo doctor --gpu` and a benchmark.
 
-    load ─▶ hand over and sample ─▶ sample again ─▶ score ─▶ update ─▶ score the update
-         ─▶ checkpoint ─▶ resume ─▶ replay
-
-It uses the same code path as training: a hardware file, a placement and its agents.
+load ─▶ hand over and sample ─▶ sample again ─▶ score ─▶ update ─▶ score the update
+     ─▶ checkpoint ─▶ resume ─▶ replay
 """
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from flows.planning.compose import compose
-from flows.planning.plans import with_ranks
-from flows.records.versions import version_tags
-from flows.runs.build import placement_of
-from flows.service.slots import gpu_slots
-from hacpo_core.columns import TokenRows
-from hacpo_core.config import AgentConfig, ExperimentConfig, as_dict
-from hacpo_core.data.batches import own_minibatch
-from hacpo_core.data.training import load_training
-from hacpo_core.engines.learning.offload import release_unused
+from flows.doctor.trials import (
+    OnStep,
+    Outcome,
+    Trial,
+    TrialStep,
+    Workload,
+    device_name,
+    ignore,
+    report_of,
+    run_steps,
+    trial_config,
+)
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.learning.outcomes import UpdateOutcome
 from hacpo_core.engines.learning.replay import UpdateTrace, compare
-from hacpo_core.engines.models.loading import check_device
 from hacpo_core.methods.base import SampleSpec
-from hacpo_core.placement.base import Placement
-from hacpo_core.placement.checkpoints import latest_checkpoint, save_checkpoint
-from hacpo_core.placement.initial_model import InitialModel
-from hacpo_core.records import Problem, SamplingLimits
+from hacpo_core.placement.checkpoints import save_checkpoint
+from hacpo_core.records import SamplingLimits
 from hacpo_core.responses import Responses
 
 AGENT = "trial"
@@ -48,57 +43,8 @@ MAX_DIFFERENCE = 1e-3
 _SCORE_UPDATE = "score the update"
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Amount of work: num_problems x num_samples responses, trained on in `num_updates` updates."""
-
-    num_problems: int = 16
-    num_samples: int = 4
-    max_tokens: int = 64
-    num_updates: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class TrialStep:
-    """Outcome of one step; keys of `figures` end in their unit."""
-
-    name: str
-    is_ok: bool
-    seconds: float
-    detail: str
-    figures: dict[str, float] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{'ok ' if self.is_ok else 'NO '} {self.name:<22} {self.seconds:7.1f} s  {self.detail}"
-
-
-def trial_config(
-    hardware: str, *, model: Path | None, workload: Workload, overrides: Sequence[str]
-) -> ExperimentConfig:
-    """Configuration of a hardware file with one agent: a model folder, or a tiny model with random weights.
-
-    Raises:
-        ConfigError: the hardware file or an override cannot be used.
-    """
-    lengths = [f"rollout.max_response_tokens={workload.max_tokens}", "rollout.max_prompt_tokens=64"]
-    overrides = [*lengths, "evaluate.during=[]", "evaluate.final=[]", *overrides]
-    config = compose("_trial", "gspo", hardware=hardware, overrides=overrides)
-    if model is not None:
-        config = replace(config, pair=replace(config.pair, agents={AGENT: AgentConfig(path=str(model))}))
-    return with_ranks(config, {})
-
-
-def _ignore(step: TrialStep) -> None:
-    """Show nothing."""
-
-
 def try_engines(
-    config: ExperimentConfig,
-    root: Path,
-    workload: Workload,
-    *,
-    last: str = "",
-    on_step: Callable[[TrialStep], None] = _ignore,
+    config: ExperimentConfig, root: Path, workload: Workload, *, last: str = "", on_step: OnStep = ignore
 ) -> list[TrialStep]:
     """Run the steps in order; stop after the first one that fails.
 
@@ -109,25 +55,7 @@ def try_engines(
         last: step after which to stop; "": the last one.
         on_step: is called with each step when it ends.
     """
-    trial = _Trial(config, root, workload)
-    steps: list[TrialStep] = []
-
-    def add(is_ok: bool, detail: str, figures: dict[str, float]) -> None:
-        steps.append(TrialStep(name, is_ok, time.perf_counter() - begun, detail, figures))
-        on_step(steps[-1])
-
-    name, begun = "lock GPUs", time.perf_counter()
-    try:
-        with gpu_slots(config), closing(trial):
-            for name, work in trial.steps():
-                begun = time.perf_counter()
-                add(True, *work())
-                if name == last:
-                    break
-    except Exception as error:  # noqa: BLE001  any error of an engine is the outcome of its step
-        message = " ".join(str(error).split())
-        add(False, f"{type(error).__name__}: {message}", {})
-    return steps
+    return run_steps(EngineTrial(config, root, workload), config, last=last, on_step=on_step)
 
 
 def trial_report(
@@ -136,9 +64,9 @@ def trial_report(
     model: Path | None = None,
     workload: Workload | None = None,
     overrides: Sequence[str] = (),
-    on_step: Callable[[TrialStep], None] = _ignore,
+    on_step: OnStep = ignore,
 ) -> dict[str, Any]:
-    """Run a trial and return it as a JSON-serialisable value: settings, device and the outcome of each step.
+    """Run a trial of one agent and return it as a JSON-serialisable value.
 
     Args:
         hardware: name or path of a hardware file.
@@ -153,22 +81,7 @@ def trial_report(
     """
     workload = workload or Workload()
     config = trial_config(hardware, model=model, workload=workload, overrides=overrides)
-    with tempfile.TemporaryDirectory(prefix="hacpo-trial-", ignore_cleanup_errors=True) as folder:
-        steps = try_engines(config, Path(folder), workload, on_step=on_step)
-    return {
-        "model": str(model) if model is not None else "tiny",
-        "hardware": hardware,
-        "engine": as_dict(config.engine),
-        "device": _device_name(config.engine.device),
-        "workload": asdict(workload),
-        "is_ok": steps[-1].is_ok,
-        "steps": [asdict(step) for step in steps],
-        "versions": dict(version_tags()),
-    }
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else device
+    return report_of(EngineTrial, config, workload, hardware=hardware, on_step=on_step)
 
 
 def quick_trial(*overrides: str) -> str:
@@ -197,22 +110,15 @@ def quick_trial(*overrides: str) -> str:
     return f"samples and trains; sampler and learner agree to {error:.0e} nats before and after an update"
 
 
-_Outcome = tuple[str, dict[str, float]]
-
-
-class _Trial:
-    """The steps of a trial and the state that they share."""
+class EngineTrial(Trial):
+    """The steps of a trial of one agent."""
 
     def __init__(self, config: ExperimentConfig, root: Path, workload: Workload) -> None:
-        self._config, self._root, self._workload = config, root, workload
-        self._objective = config.method.objective
-        self._placement: Placement | None = None
-        self._problems: list[Problem] = load_training(config.data).problems[: workload.num_problems]
+        super().__init__(config, root, workload)
         self._responses: Responses | None = None
         self._trace: UpdateTrace | None = None
 
-    def steps(self) -> list[tuple[str, Callable[[], _Outcome]]]:
-        """Names and functions of the steps, in order."""
+    def steps(self) -> list[tuple[str, Callable[[], Outcome]]]:
         return [
             ("load", self._load),
             ("hand over and sample", self._sample),
@@ -225,50 +131,21 @@ class _Trial:
             ("replay", self._replay),
         ]
 
-    def close(self) -> None:
-        """Close the agent and free its device memory."""
-        if self._placement is not None:
-            self._placement.close()
-            self._placement = None
-        gc.collect()  # DeepSpeed's engine is part of a reference cycle
-        release_unused(torch.device(self._config.engine.device))
-
-    def _open(self, root: Path) -> int:
-        """Load the agent from a folder, and return the version of its weights."""
-        self.close()
-        root.mkdir(exist_ok=True)
-        if self._config.placement.kind == "local":
-            check_device(self._config.engine.device)
-        initial = InitialModel(AGENT, self._config.pair.agents[AGENT], self._root / "models").make()
-        self._placement = placement_of(self._config, root, {AGENT: initial})
-        checkpoint = latest_checkpoint(root)
-        self._placement.open(checkpoint)
-        return checkpoint.step if checkpoint is not None else 0
-
     def _agent(self, version: int) -> Any:
-        assert self._placement is not None, "the agent is loaded first"
+        return self._agent_at(AGENT, version)
 
-        def replays(*_: object) -> None:
-            raise AssertionError("a trial only requests existing versions")
-
-        return self._placement.agent_at(AGENT, version, replay=replays)
-
-    def _load(self) -> _Outcome:
+    def _load(self) -> Outcome:
         self._open(self._root)
         engine = self._config.engine
         return (
-            f"{engine.learner} learner and {engine.sampler} sampler on {_device_name(engine.device)}, {engine.dtype}",
+            f"{engine.learner} learner and {engine.sampler} sampler on {device_name(engine.device)}, {engine.dtype}",
             self._memory(),
         )
 
     def _responses_of(self, version: int) -> Responses:
-        limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
-        samples = range(self._workload.num_samples)
-        specs = [SampleSpec(problem, sample, limits) for problem in self._problems for sample in samples]
-        responses: Responses = self._agent(version).sample(specs, step=version + 1, purpose="rollout")
-        return responses
+        return self._rollout(self._agent(version), step=version + 1)
 
-    def _sample(self) -> _Outcome:
+    def _sample(self) -> Outcome:
         begun = time.perf_counter()
         self._responses = self._responses_of(0)
         num_tokens = self._responses.num_tokens
@@ -280,13 +157,13 @@ class _Trial:
         assert self._responses is not None, "responses are sampled first"
         return self._responses
 
-    def _score(self) -> _Outcome:
+    def _score(self) -> Outcome:
         return self._compared(self._sampled, version=0)
 
-    def _score_update(self) -> _Outcome:
+    def _score_update(self) -> Outcome:
         return self._compared(self._responses_of(1), version=1)
 
-    def _compared(self, responses: Responses, *, version: int) -> _Outcome:
+    def _compared(self, responses: Responses, *, version: int) -> Outcome:
         """Difference between the sampler's log-probabilities and the learner's."""
         begun = time.perf_counter()
         scored = self._agent(version).score(responses)
@@ -296,7 +173,7 @@ class _Trial:
         figures = {"difference_mean_nats": mean, "difference_max_nats": largest, "tokens_per_s": rate}
         return f"sampler and learner differ by {mean:.1e} nats on average, {largest:.1e} at most", figures
 
-    def _update(self) -> _Outcome:
+    def _update(self) -> Outcome:
         outcome, self._trace, rate = self._timed_update()
         first = np.log(outcome.rows.columns["ratio"][outcome.rows.update_B == 0])
         noise = math.sqrt(float(np.mean(first**2)))
@@ -305,20 +182,14 @@ class _Trial:
         return f"{len(outcome.minibatches)} updates, rms log s {noise:.1e} before the first", figures
 
     def _timed_update(self) -> tuple[UpdateOutcome, UpdateTrace, float]:
-        """Update the agent on its responses, with advantages of alternating sign; also the trained tokens per s."""
-        rows = TokenRows.of(list(self._sampled.prompt_ids), self._sampled.token_ids)
-        minibatches = [
-            own_minibatch(
-                rows.take(part), self._sampled.logprobs.take(part), [(-1.0) ** row for row in part], self._objective
-            )
-            for part in np.array_split(np.arange(len(rows)), self._workload.num_updates)
-        ]
+        """Update the agent on its responses; also the trained tokens per s."""
+        minibatches = self._minibatches(self._sampled)
         agent, begun = self._agent(0), time.perf_counter()
         applied = agent.update(minibatches, self._objective, version=1, measures_cosine=False, recomputes_own=True)
         num_tokens = sum(minibatch.num_trained_tokens for minibatch in applied.outcome.minibatches)
         return applied.outcome, applied.trace, num_tokens / (time.perf_counter() - begun)
 
-    def _checkpoint(self) -> _Outcome:
+    def _checkpoint(self) -> Outcome:
         placement, begun = self._placement, time.perf_counter()
         assert placement is not None, "the agent is loaded first"
         save_checkpoint(self._root, 1, [AGENT], placement.save, {}, keep=1)
@@ -326,7 +197,7 @@ class _Trial:
         rate = size / (time.perf_counter() - begun)
         return f"{size / 2**20:.0f} MiB", {"num_bytes": float(size), "bytes_per_s": rate}
 
-    def _resume(self) -> _Outcome:
+    def _resume(self) -> Outcome:
         version = self._open(self._root)
         agent = self._agent(version)
         limits = SamplingLimits(1.0, 1.0, self._workload.max_tokens)
@@ -335,7 +206,7 @@ class _Trial:
             raise RuntimeError(f"expected the checkpoint of version 1, but the agent has version {version}")
         return f"version {version}, digests equal; {responses.num_tokens} tokens sampled", self._memory()
 
-    def _replay(self) -> _Outcome:
+    def _replay(self) -> Outcome:
         assert self._trace is not None, "the agent is updated first"
         self._open(self._root / "from the initial model")
         _, trace, rate = self._timed_update()
@@ -344,10 +215,3 @@ class _Trial:
             raise RuntimeError(f"replaying the update gives other weights: relative distance {replay.distance:.1e}")
         figures = {"distance": replay.distance, "tokens_per_s": rate}
         return f"{replay.kind}, relative distance {replay.distance:.1e}", figures
-
-    def _memory(self) -> dict[str, float]:
-        """Device memory in use by all processes, GiB; empty on the CPU and with Ray."""
-        if self._config.engine.device == "cpu" or self._config.placement.kind != "local":
-            return {}
-        free, total = torch.cuda.mem_get_info()
-        return {"device_gib": (total - free) / 2**30}

@@ -1,4 +1,4 @@
-"""Estimate of the GPU and host memory that training needs, from model shapes and the configuration.
+"""Estimate of the GPU memory that training needs, from model shapes and the configuration.
 
 Bytes per trained weight: the size of dtype for the weight and again for its gradient; 8 for AdamW's two moments; in
 bfloat16, 4 more for the master weight and 4 for its gradient. DeepSpeed always copies gradients to fp32 for the step;
@@ -6,29 +6,33 @@ in bfloat16 at stages 1 and 2, it makes one more copy in bfloat16. ZeRO shards o
 copies for the step from stage 1, gradients from stage 2, weights from stage 3, where each rank also keeps a whole copy
 of the weights. With `engine.grad_dtype: float32`, accumulated gradients take 4 bytes. The backward pass of the output
 embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed, the cosine of two gradients needs
-two whole gradients per rank, at stages 0 to 2.
+two whole gradients per rank, at stages 0 to 2; with its optimizer offloaded, it keeps a buffer for the largest
+gradient. Each process has a CUDA context; a learner after an update and an engine that sleeps hold memory of their own.
 """
 
 from __future__ import annotations
 
-import math
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import has_reference, longest_sequence, longest_taught, measures_cosine, num_ranks
-from hacpo_core.errors import CapacityError, ModelError
+from hacpo_core.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 GIB = 2**30
+AFTER_UPDATE_GIB = 1.5
+"""memory that a learner still holds after an update, beside weights and optimizer; measured on an H200"""
+CONTEXT_GIB = 0.5
+"""CUDA context of a process; measured on an H200"""
+ASLEEP_GIB = 1.0
+"""memory that one of vLLM's engines holds while it sleeps, beside its process's context; measured on an H200"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,10 @@ def sizes_of(shapes: Mapping[str, ModelShape]) -> dict[str, int]:
 class AgentMemory:
     """Memory of one process of an agent on its GPU, in GiB.
 
-    `sampler` is the KV cache and, with vLLM, the copy of the weights. `activations` include logits. `reference` is the
-    frozen initial model for the KL term. `weights` are the learner's, including the whole copy at ZeRO stage 3.
+    `sampler` is the KV cache and, with vLLM, the copy of the weights; `asleep` is what vLLM holds while it sleeps.
+    `activations` include logits. `reference` is the frozen initial model for the KL term. `weights` are the learner's,
+    including the whole copy at ZeRO stage 3. `always` is held whatever the agent does: buffers, and the contexts of
+    processes of its own.
     """
 
     weights: float
@@ -97,25 +103,32 @@ class AgentMemory:
     optimizer: float
     activations: float
     sampler: float
+    asleep: float
+    always: float
     offloads: bool
     sampler_sleeps: bool
 
     @property
+    def idle_sampler(self) -> float:
+        """Memory of the sampler while the agent does not sample."""
+        return self.asleep if self.sampler_sleeps else self.sampler
+
+    @property
     def updating(self) -> float:
         """Memory during the agent's updates."""
-        awake = 0.0 if self.sampler_sleeps else self.sampler
-        return self.weights + self.reference + self.gradients + self.optimizer + self.activations + awake
+        learner = self.weights + self.reference + self.gradients + self.optimizer + self.activations
+        return learner + self.idle_sampler + self.always
 
     @property
     def sampling(self) -> float:
         """Memory while the agent samples."""
-        return self.weights + self.reference + self.sampler + (0.0 if self.offloads else self.optimizer)
+        return self.weights + self.reference + self.sampler + self.always + (0.0 if self.offloads else self.optimizer)
 
     @property
     def resting(self) -> float:
         """Memory while another agent uses the GPU."""
-        awake = 0.0 if self.sampler_sleeps else self.sampler
-        return awake + (0.0 if self.offloads else self.weights + self.reference + self.optimizer)
+        learner = 0.0 if self.offloads else self.weights + self.reference + self.optimizer
+        return learner + self.idle_sampler + self.always
 
 
 def agent_memory(
@@ -128,13 +141,14 @@ def agent_memory(
         shape: of the agent's model.
         ranks: processes of the agent, one GPU each.
         gpu_gib: memory of one GPU in GiB, of which vLLM takes a share.
-        is_least: the minimum, with one response at a time; False: the maximum, with all responses at the limit.
+        is_least: the minimum, with one response at a time; False: the maximum, with all responses at the limit. vLLM
+            takes what its fields reserve in either case; a share that is still auto counts as the minimum.
     """
     engine, rollout = config.engine, config.rollout
     is_narrow, is_deepspeed = engine.dtype != "float32", engine.learner == "deepspeed"
     width = 2 if is_narrow else 4
     stage = engine.deepspeed.stage if is_deepspeed else 0
-    total, trained = shape.num_parameters, _num_trained(config, shape)
+    total, trained = shape.num_parameters, num_trained(config, shape)
     weights = width * total / (ranks if stage == 3 else 1)
     if is_deepspeed and engine.deepspeed.offload_parameters:
         weights = 0.0
@@ -164,10 +178,10 @@ def agent_memory(
     cache_of_one = longest_sequence(config) * 2 * shape.num_layers * shape.kv_width * width
     if not is_vllm:
         sampler: float = cache_of_one * (1 if is_least else rollout.batch_size)
-    elif is_least:
-        sampler = (width * total + cache_of_one) / engine.vllm.tensor_parallel_size
     elif engine.vllm.kv_cache_gb is not None:
         sampler = width * total / engine.vllm.tensor_parallel_size + engine.vllm.kv_cache_gb * GIB
+    elif isinstance(engine.vllm.memory_share, str):
+        sampler = (width * total + cache_of_one) / engine.vllm.tensor_parallel_size
     else:
         sampler = engine.vllm.memory_share * gpu_gib * GIB
     keeps_reference = has_reference(config) and engine.lora.rank == 0
@@ -178,9 +192,24 @@ def agent_memory(
         optimizer=optimizer / GIB,
         activations=activations / GIB,
         sampler=sampler / GIB,
+        asleep=ASLEEP_GIB if is_vllm and engine.device != "cpu" else 0.0,
+        always=_always_bytes(config, shape, width) / GIB,
         offloads=engine.offloads,
         sampler_sleeps=not is_vllm or engine.vllm.sleeps,
     )
+
+
+def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> float:
+    """Bytes on the GPU beside the agent's tensors, whatever it does."""
+    engine = config.engine
+    if engine.device == "cpu":
+        return 0.0
+    num_contexts = (config.placement.kind == "ray") + (engine.sampler == "vllm" and engine.vllm.process == "own")
+    always = (AFTER_UPDATE_GIB + num_contexts * CONTEXT_GIB) * GIB
+    if engine.learner == "deepspeed" and engine.deepspeed.offload_optimizer and engine.deepspeed.stage in (1, 2):
+        largest = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)
+        always += width * largest  # temp_grad_buffer_for_gpu_offload
+    return always
 
 
 def _head_bytes(config: ExperimentConfig, shape: ModelShape) -> float:
@@ -210,7 +239,8 @@ def _layer_bytes(shape: ModelShape, width: int) -> float:
     return 24 * shape.hidden_size + 16 * shape.intermediate_size + 16 * heads
 
 
-def _num_trained(config: ExperimentConfig, shape: ModelShape) -> float:
+def num_trained(config: ExperimentConfig, shape: ModelShape) -> float:
+    """Number of trained parameters: all, or those of the adapters."""
     rank = config.engine.lora.rank
     if rank == 0:
         return shape.num_parameters
@@ -231,75 +261,30 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
         agent: agent_memory(config, shape, ranks=num_ranks(config, agent), gpu_gib=gpu_gib, is_least=is_least)
         for agent, shape in shapes.items()
     }
-    shares_gpu = config.placement.kind == "local" or config.placement.colocated
-    resting = {
-        agent: sum(other.resting for j, other in memory.items() if j != agent) if shares_gpu else 0.0
-        for agent in memory
-    }
-    return max(max(each.updating, each.sampling) + resting[agent] for agent, each in memory.items())
+    return fullest_gib(config, memory, lambda each: max(each.updating, each.sampling))
 
 
-def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> float:
-    """Host memory that agents need at least on the fullest machine, in GiB.
+def shares_gpu(config: ExperimentConfig) -> bool:
+    """Whether all agents use the same GPU, one at a time."""
+    return config.placement.kind == "local" or config.placement.colocated
 
-    Bytes per weight of an agent whose R ranks share the machine:
 
-        20      with engine.deepspeed.offload_optimizer: masters 4, moments 8, gradients 4 + 2, weights 2
-        14, 12  with engine.offloads, in bfloat16 and float32: masters, moments and weights
-        dtype   with engine.deepspeed.offload_parameters
-        R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after another
-        dtype   while it works: one gradient for the cosine (`diagnostics.every`) on the first rank, the copy that is
-                passed to vLLM's own processes, or the merged weights of a checkpoint with adapters
-
-    Writing another checkpoint needs one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page
-    cache, other experiments on the machine.
+def fullest_gib(
+    config: ExperimentConfig, memory: Mapping[str, AgentMemory], busy: Callable[[AgentMemory], float]
+) -> float:
+    """Memory of the fullest GPU, in GiB, while one agent works; agents in one process have one CUDA context together.
 
     Args:
         config: the experiment's.
-        shapes: of all its agents; in a Ray cluster, each agent is assumed to have its own machine.
+        memory: of each agent.
+        busy: what the agent that works takes.
     """
-    engine = config.engine
-    width = 2 if engine.dtype != "float32" else 4
-    is_deepspeed = engine.learner == "deepspeed"
-    has_cosine = measures_cosine(config) and not (is_deepspeed and engine.deepspeed.stage == 3)
-    copies = (engine.sampler == "vllm" and engine.vllm.process == "own") or engine.lora.rank > 0
-    takes_turns = config.placement.kind == "local" or config.placement.colocated
-    held, working, peaks = 0.0, [0.0], [0.0]
-    for agent, shape in shapes.items():
-        total, trained = shape.num_parameters, _num_trained(config, shape)
-        own = 0.0
-        if is_deepspeed:
-            own += 20 * trained if engine.deepspeed.offload_optimizer else 0.0
-            own += width * total if engine.deepspeed.offload_parameters else 0.0
-        elif engine.offloads:
-            own += (12 if width == 2 else 8) * trained + width * total
-        loading = num_ranks(config, agent) * width * total
-        peaks.append(held + max(own, loading))
-        working.append(max(width * trained if has_cosine else 0.0, width * total if copies else 0.0))
-        if config.placement.ray.address is not None:
-            peaks.append(own + working[-1])
-        else:
-            held += own
-            peaks.append(held + (max(working) if takes_turns else sum(working)))
-    return max(peaks) / GIB
-
-
-def machine_gib(config: ExperimentConfig) -> float | None:
-    """Memory of a machine with GPUs, in GiB: as configured, else of this machine if it has a GPU, else None."""
-    if config.engine.device == "cpu":
-        return None
-    if config.engine.host_memory_gb is not None:
-        return config.engine.host_memory_gb
-    return min(psutil.virtual_memory().total, _container_bytes()) / GIB if min_gpu_gib() is not None else None
-
-
-def _container_bytes() -> float:
-    """Memory limit of the container (cgroups v2), in bytes; infinite without a limit."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except OSError:
-        return math.inf
-    return float(limit) if limit.isdigit() else math.inf
+    resting = {
+        agent: sum(other.resting for j, other in memory.items() if j != agent) if shares_gpu(config) else 0.0
+        for agent in memory
+    }
+    context = CONTEXT_GIB if config.placement.kind == "local" and config.engine.device != "cpu" else 0.0
+    return context + max(busy(each) + resting[agent] for agent, each in memory.items())
 
 
 def gpu_gib(config: ExperimentConfig) -> float | None:
@@ -321,30 +306,3 @@ def min_gpu_gib() -> float | None:
     except (OSError, subprocess.SubprocessError):  # no NVIDIA GPU
         return None
     return min((int(line) / 1024 for line in listed.split() if line.isdigit()), default=None)
-
-
-def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:
-    """Raise CapacityError if agents of these shapes cannot fit, even with one response at a time.
-
-    Args:
-        config: the experiment's.
-        shapes: of its agents, as far as they are known.
-    """
-    billions = " and ".join(f"{shape.num_parameters / 1e9:.1f}" for shape in shapes.values())
-    host, machine = host_gib(config, shapes), machine_gib(config)
-    if machine is not None and host > machine:
-        raise CapacityError(
-            f"engine: agents of {billions} billion parameters need at least {host:.0f} GiB of host memory, but the "
-            f"machine has {machine:.0f}; offload less (engine.deepspeed.offload_optimizer, engine.offloads), or use "
-            "other hardware (docs/scaling.md)"
-        )
-    room = gpu_gib(config)
-    if room is None or not shapes:
-        return
-    least = peak_gib(config, shapes, gpu_gib=room, is_least=True)
-    if least > room:
-        raise CapacityError(
-            f"engine: agents of {billions} billion parameters need at least {least:.0f} GiB of GPU memory, but the GPU "
-            f"has {room:.0f}; use other hardware (docs/scaling.md), offload the optimizer, or train adapters "
-            "(engine.lora)"
-        )

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from flows.planning.capacity import check_fits, has_auto_share, with_memory_share
 from flows.planning.compose import load_config, to_yaml
-from flows.planning.memory import check_fits, folder_shape, gpu_gib, sizes_of
+from flows.planning.memory import folder_shape, gpu_gib, sizes_of
 from flows.planning.user_code import check_reward_function, code_digest
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.states import CONFIG_FILE
@@ -18,6 +19,7 @@ from hacpo_core.config import SEAMS, ExperimentConfig
 from hacpo_core.config.addresses import sqlite_path
 from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
+from hacpo_core.config.replays import check_checkpoints
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.data.problem_sets import problem_file
@@ -54,6 +56,7 @@ def plan(config: ExperimentConfig) -> Plan:
     Raises:
         HacpoError: a model folder or a data file cannot be used, or the models do not fit into GPU memory.
     """
+    check_checkpoints(config)
     config = _with_absolute_paths(config)
     alone = why_alone(config)
     if alone is not None:
@@ -62,13 +65,14 @@ def plan(config: ExperimentConfig) -> Plan:
     with all_problems() as check:
         for model in models.values():
             check(model.check)
-    if gpu_gib(config) is not None or sharing_agents(config):
+    if gpu_gib(config) is not None or sharing_agents(config) or has_auto_share(config):
         shapes = {
             name: folder_shape(model.base_folder, trust_remote_code=model.agent.trust_remote_code)
             for name, model in models.items()
             if model.agent.path is not None
         }
         config = with_ranks(config, _tiny_sizes(config) | sizes_of(shapes))
+        config = with_memory_share(config, shapes)
         check_fits(config, shapes)
     sets = load_training(config.data).sets
     for name, size in train_set_counts(config).items():

@@ -18,6 +18,7 @@ from hacpo_core.config.counts import train_set_counts
 from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
+from hacpo_core.engines.learning.allocator import use_expandable_segments
 from hacpo_core.engines.models.loading import check_device
 from hacpo_core.errors import DataError, HacpoError, StoreError, first_line
 from hacpo_core.evaluation.prompts import check_prompts
@@ -66,6 +67,7 @@ def open_experiment(
     with nullcontext() if has_lock else ExperimentLock(plan.root), gpu_slots(config):
         config = with_threads(config, plan.root)
         if config.placement.kind == "local":
+            use_expandable_segments(config.engine)  # before a warm-up starts CUDA
             check_device(config.engine.device)
         for leftover in plan.root.rglob(".*.tmp"):
             _log.info("removing %s, left by a process that was killed", leftover)

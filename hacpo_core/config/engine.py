@@ -8,7 +8,7 @@ from typing import Any
 from hacpo_core.config.fields import either, setting, unless, when
 
 AUTO = "auto"
-"""value of placement.num_ranks that planning replaces by numbers, and of engine.num_threads"""
+"""value of placement.num_ranks and engine.vllm.memory_share that planning replaces by numbers, and of num_threads"""
 ALL_LINEAR = "all-linear"
 """value of engine.lora.targets: every linear layer except the output embedding"""
 
@@ -26,11 +26,11 @@ class VllmConfig:
         },
         identity=False,
     )
-    memory_share: float = setting(
+    memory_share: int | float | str = setting(
         0.4,
-        "share of a GPU's memory (on the CPU: of the machine's) for one agent's weights and KV cache",
-        above=0,
-        at_most=1,
+        "share of a GPU's memory (on the CPU: of the machine's) for one agent's weights and KV cache, above 0 and at "
+        "most 1. auto: the largest that leaves room for all else on the GPU, computed when the experiment is planned; "
+        "with device=cuda only",
         identity=False,
     )
     kv_cache_gb: float | None = setting(

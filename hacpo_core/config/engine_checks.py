@@ -25,6 +25,13 @@ def _check_vllm(config: ExperimentConfig) -> None:
     vllm, rollout = config.engine.vllm, config.rollout
     if config.engine.sampler != "vllm":
         return
+    share = vllm.memory_share
+    if share != AUTO and not (isinstance(share, float | int) and 0 < share <= 1):
+        raise ConfigError(f"engine.vllm.memory_share: got {share!r}, expected {AUTO} or a number in (0, 1]")
+    if share == AUTO and config.engine.device == "cpu":
+        raise ConfigError(
+            f"engine.vllm.memory_share: got {AUTO} with engine.device=cpu, for which it is not computed; set a number"
+        )
     if rollout.limits.narrows and rollout.temperature != 1:
         unset = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
         name = next(name for name, value in unset.items() if getattr(rollout, name) != value)

@@ -165,7 +165,12 @@ class KeepBestConfig:
 class CheckpointConfig:
     """Checkpoints, from which an interrupted run resumes."""
 
-    every: int = setting(10, "steps between checkpoints; the last step always has one", unit="steps", at_least=1)
+    every: int = setting(
+        10,
+        "steps between checkpoints; the last step always has one. On a GPU at most 12, unless replays are exact",
+        unit="steps",
+        at_least=1,
+    )
     keep: int = setting(2, "number of newest checkpoints to keep", at_least=1)
     keep_best: KeepBestConfig = setting(KeepBestConfig, "checkpoints that stay beside the newest ones")
     accept_divergence: bool = setting(

@@ -6,14 +6,16 @@ import logging
 
 from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import measures_cosine
+from hacpo_core.config.replays import MAX_REPLAYED_STEPS, NEAR_SHARE, expected_distance
 from hacpo_core.data.batches import LearnerBatch, RowReader, learner_batch
-from hacpo_core.engines.learning.replay import NEAR_SHARE, UpdateTrace, compare
+from hacpo_core.engines.learning.replay import UpdateTrace, compare
 from hacpo_core.errors import ReplayError
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
 from hacpo_core.methods.base import History
 from hacpo_core.methods.checks import checked_batches, checked_token_advantage
 from hacpo_core.placement.base import PlacedAgent
+from hacpo_core.placement.checkpoints import latest_checkpoint
 from hacpo_core.store.ledger import UpdateRecord, row_table
 
 _log = logging.getLogger(__name__)
@@ -109,8 +111,22 @@ def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: Updat
     else:
         must_equal = recorded.setup == repeated.setup and repeated.setup.is_exact
         expected = "an exact repeat on the same device" if must_equal else f"at most {NEAR_SHARE}"
+        cause = "" if must_equal else _drift(experiment, step)
         raise ReplayError(
-            f"{message}, expected {expected}; the rows or the optimizer's settings changed, because a library was "
-            "updated (install the old version) or lost rollouts were sampled again (set "
+            f"{message}, expected {expected}; {cause}the rows or the optimizer's settings changed, because a library "
+            "was updated (install the old version) or lost rollouts were sampled again (set "
             "checkpoint.accept_divergence=true)"
         )
+
+
+def _drift(experiment: Experiment, step: int) -> str:
+    """That many replayed steps explain the distance by themselves; empty if they are few."""
+    checkpoint = latest_checkpoint(experiment.ledger.store.root, at_most=step)
+    num_steps = step - (checkpoint.step if checkpoint is not None else 0)
+    if num_steps <= MAX_REPLAYED_STEPS:
+        return ""
+    return (
+        f"it is step {num_steps} after the newest checkpoint, where about {expected_distance(num_steps):.2f} is usual "
+        f"on a GPU: continue with checkpoint.accept_divergence=true, and from now on with checkpoint.every="
+        f"{MAX_REPLAYED_STEPS} at most; or "
+    )

@@ -23,6 +23,7 @@ from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
 from hacpo_core.engines.cpu.speedups import use_speedups
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
+from hacpo_core.engines.learning.allocator import use_expandable_segments
 from hacpo_core.engines.learning.learner import BaseLearner
 from hacpo_core.engines.learning.offload import release_unused
 from hacpo_core.engines.learning.outcomes import UpdateOutcome
@@ -96,6 +97,7 @@ class Agent:
         """
         name = tokens.name
         agent, engine = config.pair.agents[name], config.engine
+        use_expandable_segments(engine)
         torch.set_num_threads(num_threads(config))
         use_speedups(engine.speedups)
         if engine.device != "cpu" and engine.deterministic:

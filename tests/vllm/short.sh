@@ -22,6 +22,7 @@ if [ "$status" != 0 ]; then
 fi
 
 tests=(
+    test_start_without_a_tokenizer_logs_no_failed_chat_template
     test_reported_logprobs_are_those_of_the_learner
     test_weights_are_the_learners_after_a_hand_over_and_not_before
     test_version_that_failed_its_check_is_not_held

@@ -16,10 +16,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from hacpo_core.config.replays import NEAR_SHARE
 from hacpo_core.engines.learning.weights import Fingerprint
-
-NEAR_SHARE = 0.25
-"""a replay is near if it differs from the update by at most this share of the update's norm; see docs/decisions.md"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ import psutil
 import torch
 from transformers import PreTrainedModel
 
-from hacpo_core.config import EngineConfig, RolloutConfig
+from hacpo_core.config import AUTO, EngineConfig, RolloutConfig
+from hacpo_core.engines.learning.allocator import plain_segments_in_children
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
 from hacpo_core.engines.models.lora import merged_parts, merged_weights
@@ -49,6 +50,8 @@ _ENVIRONMENT = {
 _SEEDS = 2**63  # vLLM's newer model runner, used on GPUs, stores seeds as signed integers, and -1 means no seed
 _GREW = "Memory usage increased after sleeping"
 """vLLM's words if the whole device has less free memory after an engine went to sleep than before"""
+_NO_TOKENIZER = "terratorch"
+"""vLLM's mode for models without a tokenizer: `LLM` renders a chat when it starts, and the others log a traceback"""
 _FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
 
 
@@ -134,6 +137,7 @@ class VllmSampler:
         Raises:
             EngineError: vLLM is not installed or cannot start; the message names the field to change.
         """
+        assert engine.vllm.memory_share != AUTO, "planning replaces auto, see flows.planning.capacity"
         self.model, self._engine, self._max_tokens = model, engine, max_tokens
         self._eos_ids = sorted(eos_ids)
         self._mode = "raw_logprobs" if rollout.limits.narrows else "processed_logprobs"
@@ -144,6 +148,7 @@ class VllmSampler:
         options = {
             "model": str(initial),
             "skip_tokenizer_init": True,
+            "tokenizer_mode": _NO_TOKENIZER,
             "use_tqdm_on_load": False,
             "trust_remote_code": trust_remote_code,
             "dtype": engine.dtype,
@@ -362,7 +367,7 @@ def start_engine(options: dict[str, Any], engine: EngineConfig) -> Any:
             ) from error
         vllm.envs.disable_envs_cache()  # otherwise an engine started earlier in this process determines the environment
         _check_devices(engine, vllm.platforms.current_platform.device_type)
-        with _as_engine_error("the engine did not start"):
+        with _as_engine_error("the engine did not start"), plain_segments_in_children():
             return vllm.LLM(**options)
 
 

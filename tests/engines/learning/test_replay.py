@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hacpo_core.engines.learning.replay import NEAR_SHARE, Setup, UpdateTrace, compare
+from hacpo_core.config.replays import NEAR_SHARE
+from hacpo_core.engines.learning.replay import Setup, UpdateTrace, compare
 from hacpo_core.engines.learning.weights import DIGEST_KIND, Fingerprint
 
 CPU = Setup(device="a processor", num_ranks=1, num_threads=1, torch="2", is_exact=True)

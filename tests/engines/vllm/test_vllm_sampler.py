@@ -145,6 +145,24 @@ def test_every_variable_that_is_set_for_vllm_is_one_of_its_own() -> None:
     assert names <= set(vllm.envs.environment_variables)
 
 
+def test_start_without_a_tokenizer_logs_no_failed_chat_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+    import vllm.renderers.base
+
+    said: list[str] = []
+    for level in ("debug", "warning"):
+        monkeypatch.setattr(vllm.renderers.base.logger, level, lambda text, *_, **__: said.append(text))
+    sampler = sampler_of(model_of("qwen3"), tmp_path)
+    try:
+        assert "Chat template warmup failed" not in said
+        assert any(text.startswith("Chat template warmup completed") for text in said)
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
+    finally:
+        sampler.close()
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_reported_logprobs_are_those_of_the_learner(engine: VllmSampler, temperature: float) -> None:
     responses = responses_of(engine.sample(REQUESTS, SamplingLimits(temperature, 1.0, 20)))

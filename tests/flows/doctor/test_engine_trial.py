@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.doctor import engine_trial
-from flows.doctor.engine_trial import TrialStep, Workload, quick_trial, trial_config, trial_report
+from flows.doctor.engine_trial import quick_trial, trial_report
 from flows.doctor.machine import VLLM_WORDS
+from flows.doctor.trials import TrialStep, Workload, trial_config
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -121,8 +123,23 @@ def test_command_prints_a_verdict_for_each_step_and_keeps_the_figures(tmp_path: 
     lines = found.output.splitlines()
     assert lines[0] == "tiny with --hardware cpu"
     assert [line[:2] for line in lines[1:10]] == ["ok"] * 9
+    assert lines[10] == "tiny twice, in turn"
+    assert [line[:2] for line in lines[11:18]] == ["ok"] * 7
     kept = json.loads((tmp_path / "runs" / "doctor-gpu.json").read_text(encoding="utf-8"))
     assert [step["name"] for step in kept[0]["steps"]] == STEPS
+    assert [(report["agents"], len(report["steps"])) for report in kept] == [(1, 9), (2, 7)]
+
+
+def test_hardware_file_for_one_agent_only_is_tried_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError("engine.vllm.sleeps: got true, but 2 agents share this process")
+
+    monkeypatch.setattr("flows.doctor.swap_trial.swap_report", refuse)
+    words = ["doctor", "--gpu", "--hardware", "cpu", "--runs-dir", str(tmp_path)]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 0, found.output
+    assert "not tried: engine.vllm.sleeps: got true, but 2 agents share this process" in found.output
+    assert len(json.loads((tmp_path / "doctor-gpu.json").read_text(encoding="utf-8"))) == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -130,4 +147,6 @@ def test_machine_without_a_gpu_is_told_so(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["doctor", "--gpu", "--hardware", "one_gpu", "--runs-dir", str(tmp_path)])
     assert found.exit_code != 0
     assert "NO  load" in found.output
+    assert "NO  driver" in found.output
+    assert "in turn" not in found.output
     assert "PyTorch sees no GPU" in found.output

@@ -1,0 +1,112 @@
+"""vLLM's share of a GPU, and plans that a machine cannot hold, from the sums of `memory` and `host_memory`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from flows.planning.host_memory import host_gib, machine_gib
+from flows.planning.memory import AgentMemory, ModelShape, agent_memory, fullest_gib, gpu_gib, peak_gib, shares_gpu
+from hacpo_core.config import AUTO, ExperimentConfig
+from hacpo_core.config.counts import num_ranks
+from hacpo_core.errors import CapacityError, ConfigError
+
+MARGIN_GIB = 3.0
+"""part of a GPU that no share of vLLM's takes: NCCL's buffers, CUDA graphs and fragmentation are not in the sums"""
+MAX_SHARE = 0.9
+_TINY = ModelShape(0, 0, 0, 0, 0, 0, 0)
+
+
+def with_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> ExperimentConfig:
+    """The configuration with a number in place of `engine.vllm.memory_share: auto`.
+
+    Args:
+        config: a valid configuration, with the numbers of ranks.
+        shapes: of its agents' models; a model without one counts as nothing.
+
+    Raises:
+        ConfigError: the GPU's memory is unknown.
+    """
+    if not has_auto_share(config):
+        return config
+    room = gpu_gib(config)
+    if room is None:
+        raise ConfigError(
+            "engine.vllm.memory_share: got auto, but no GPU is here whose memory it could be computed from; set "
+            "engine.gpu_memory_gb to the memory of one GPU, or memory_share to a number"
+        )
+    share = max_memory_share(config, shapes, gpu_gib=room)
+    vllm = replace(config.engine.vllm, memory_share=share)
+    return replace(config, engine=replace(config.engine, vllm=vllm))
+
+
+def has_auto_share(config: ExperimentConfig) -> bool:
+    """Whether planning computes vLLM's share of a GPU."""
+    return config.engine.sampler == "vllm" and config.engine.vllm.memory_share == AUTO
+
+
+def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_gib: float) -> float:
+    """Largest share of a GPU that each engine can take, in hundredths.
+
+        share = (gpu - margin - h) / (n gpu),   at most MAX_SHARE, at least weights and one response
+
+    h is all else on the fullest GPU while engines are awake, and n how many are: if engines sleep, one, while its agent
+    samples; else the engines of all agents of the GPU, also during updates.
+
+    Args:
+        config: the experiment's, with the numbers of ranks.
+        shapes: of its agents' models; a model without one counts as nothing.
+        gpu_gib: memory of one GPU in GiB.
+    """
+    vllm = replace(config.engine.vllm, memory_share=AUTO)
+    config = replace(config, engine=replace(config.engine, vllm=vllm))
+    memory = {
+        k: agent_memory(config, shapes.get(k, _TINY), ranks=num_ranks(config, k), gpu_gib=gpu_gib)
+        for k in config.pair.agents
+    }
+    least = max(each.sampler for each in memory.values()) / gpu_gib
+    others = {k: replace(each, sampler=0.0) for k, each in memory.items()}
+
+    def busy(each: AgentMemory) -> float:
+        return each.sampling if vllm.sleeps else max(each.sampling, each.updating)
+
+    num_awake = len(memory) if shares_gpu(config) and not vllm.sleeps else 1
+    share = (gpu_gib - MARGIN_GIB - fullest_gib(config, others, busy)) / (num_awake * gpu_gib)
+    return max(math.floor(100 * min(share, MAX_SHARE)), math.ceil(100 * least)) / 100
+
+
+def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:
+    """Raise CapacityError if agents of these shapes cannot fit, even with one response at a time.
+
+    Args:
+        config: the experiment's.
+        shapes: of its agents, as far as they are known.
+    """
+    billions = " and ".join(f"{shape.num_parameters / 1e9:.1f}" for shape in shapes.values())
+    host, machine = host_gib(config, shapes), machine_gib(config)
+    if machine is not None and host > machine:
+        raise CapacityError(
+            f"engine: agents of {billions} billion parameters need at least {host:.0f} GiB of host memory, but the "
+            f"machine has {machine:.0f}; offload less (engine.deepspeed.offload_optimizer, engine.offloads), or use "
+            "other hardware (docs/scaling.md)"
+        )
+    room = gpu_gib(config)
+    if room is None or not shapes:
+        return
+    least = peak_gib(config, shapes, gpu_gib=room, is_least=True)
+    if least > room:
+        raise CapacityError(
+            f"engine: agents of {billions} billion parameters need at least {least:.1f} GiB of GPU memory, but the GPU "
+            f"has {room:.1f}; {_remedy(config, shapes, room)}"
+        )
+
+
+def _remedy(config: ExperimentConfig, shapes: Mapping[str, ModelShape], room: float) -> str:
+    vllm = config.engine.vllm
+    if config.engine.sampler == "vllm" and vllm.kv_cache_gb is None and not has_auto_share(config):
+        share = max_memory_share(config, shapes, gpu_gib=room)
+        smaller = replace(config, engine=replace(config.engine, vllm=replace(vllm, memory_share=share)))
+        if peak_gib(smaller, shapes, gpu_gib=room, is_least=True) <= room:
+            return f"vLLM takes {vllm.memory_share} of it; set engine.vllm.memory_share=auto, which gives {share} here"
+    return "use other hardware (docs/scaling.md), offload the optimizer, or train adapters (engine.lora)"

@@ -1,0 +1,76 @@
+"""Estimate of the host memory that training needs, from model shapes and the configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from flows.planning.memory import GIB, ModelShape, min_gpu_gib, num_trained, shares_gpu
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import measures_cosine, num_ranks
+
+
+def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> float:
+    """Host memory that agents need at least on the fullest machine, in GiB.
+
+    Bytes per weight of an agent whose R ranks share the machine:
+
+        20      with engine.deepspeed.offload_optimizer: masters 4, moments 8, gradients 4 + 2, weights 2
+        14, 12  with engine.offloads, in bfloat16 and float32: masters, moments and weights
+        dtype   with engine.deepspeed.offload_parameters
+        R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after another
+        dtype   while it works: one gradient for the cosine (`diagnostics.every`) on the first rank, the copy that is
+                passed to vLLM's own processes, or the merged weights of a checkpoint with adapters
+
+    Writing another checkpoint needs one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page
+    cache, other experiments on the machine.
+
+    Args:
+        config: the experiment's.
+        shapes: of all its agents; in a Ray cluster, each agent is assumed to have its own machine.
+    """
+    engine = config.engine
+    width = 2 if engine.dtype != "float32" else 4
+    is_deepspeed = engine.learner == "deepspeed"
+    has_cosine = measures_cosine(config) and not (is_deepspeed and engine.deepspeed.stage == 3)
+    copies = (engine.sampler == "vllm" and engine.vllm.process == "own") or engine.lora.rank > 0
+    takes_turns = shares_gpu(config)
+    held, working, peaks = 0.0, [0.0], [0.0]
+    for agent, shape in shapes.items():
+        total, trained = shape.num_parameters, num_trained(config, shape)
+        own = 0.0
+        if is_deepspeed:
+            own += 20 * trained if engine.deepspeed.offload_optimizer else 0.0
+            own += width * total if engine.deepspeed.offload_parameters else 0.0
+        elif engine.offloads:
+            own += (12 if width == 2 else 8) * trained + width * total
+        loading = num_ranks(config, agent) * width * total
+        peaks.append(held + max(own, loading))
+        working.append(max(width * trained if has_cosine else 0.0, width * total if copies else 0.0))
+        if config.placement.ray.address is not None:
+            peaks.append(own + working[-1])
+        else:
+            held += own
+            peaks.append(held + (max(working) if takes_turns else sum(working)))
+    return max(peaks) / GIB
+
+
+def machine_gib(config: ExperimentConfig) -> float | None:
+    """Memory of a machine with GPUs, in GiB: as configured, else of this machine if it has a GPU, else None."""
+    if config.engine.device == "cpu":
+        return None
+    if config.engine.host_memory_gb is not None:
+        return config.engine.host_memory_gb
+    return min(psutil.virtual_memory().total, _container_bytes()) / GIB if min_gpu_gib() is not None else None
+
+
+def _container_bytes() -> float:
+    """Memory limit of the container (cgroups v2), in bytes; infinite without a limit."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return math.inf
+    return float(limit) if limit.isdigit() else math.inf

@@ -1,0 +1,47 @@
+"""Settings of torch's CUDA allocator in the process of a learner.
+
+With expandable segments, torch returns the free parts of its memory, which would otherwise be lost to fragmentation
+when sequences of other lengths follow. vLLM's engine that sleeps has an allocator of its own, which they do not suit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from hacpo_core.config import EngineConfig
+
+VARIABLE, EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+_VARIABLES = (VARIABLE, "PYTORCH_ALLOC_CONF")
+
+
+def use_expandable_segments(engine: EngineConfig) -> None:
+    """Let torch use expandable segments, unless an engine sleeps in this process or the user chose settings.
+
+    Has an effect until CUDA allocates memory in this process.
+    """
+    if engine.device == "cpu" or _has_users_choice():
+        return
+    if engine.sampler == "vllm" and engine.vllm.process == "shared" and engine.vllm.sleeps:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = EXPANDABLE
+
+
+@contextmanager
+def plain_segments_in_children() -> Iterator[None]:
+    """Keep the setting of `use_expandable_segments` from processes that are started in the block."""
+    chosen = None if _has_users_choice() else os.environ.pop(VARIABLE, None)
+    try:
+        yield
+    finally:
+        if chosen is not None:
+            os.environ[VARIABLE] = chosen
+
+
+@cache
+def _has_users_choice() -> bool:
+    """Whether the allocator's settings were chosen outside; the first call comes before this module's."""
+    return any(name in os.environ for name in _VARIABLES)

@@ -1,0 +1,113 @@
+"""When torch's CUDA allocator uses expandable segments."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from flows.planning.compose import compose
+from flows.planning.plans import plan
+from flows.runs.build import open_experiment
+from hacpo_core.config import EngineConfig, VllmConfig
+from hacpo_core.engines.learning import allocator
+from hacpo_core.engines.learning.allocator import EXPANDABLE, VARIABLE, use_expandable_segments
+from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.placement.agents import Agent
+from tests.engines.vllm.test_vllm_config import new_sampler
+
+SHARED, OWN = VllmConfig(process="shared"), VllmConfig(process="own")
+
+
+@pytest.fixture(autouse=True)
+def no_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in (VARIABLE, "PYTORCH_ALLOC_CONF"):
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+    allocator._has_users_choice.cache_clear()
+    yield
+    allocator._has_users_choice.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        (EngineConfig(device="cuda"), EXPANDABLE),
+        (EngineConfig(device="cuda", sampler="vllm", vllm=OWN), EXPANDABLE),
+        (EngineConfig(device="cuda", sampler="vllm", vllm=VllmConfig(process="shared", sleeps=False)), EXPANDABLE),
+        (EngineConfig(device="cuda", sampler="vllm", vllm=SHARED), None),
+        (EngineConfig(device="cpu"), None),
+    ],
+)
+def test_segments_expand_unless_an_engine_sleeps_in_the_learners_process(
+    engine: EngineConfig, expected: str | None
+) -> None:
+    use_expandable_segments(engine)
+    assert os.environ.get(VARIABLE) == expected
+
+
+def test_arrangement_that_sleeps_takes_back_what_an_earlier_one_chose() -> None:
+    use_expandable_segments(EngineConfig(device="cuda"))
+    use_expandable_segments(EngineConfig(device="cuda", sampler="vllm", vllm=SHARED))
+    assert VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize("name", [VARIABLE, "PYTORCH_ALLOC_CONF"])
+def test_users_own_settings_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "max_split_size_mb:512")
+    for vllm in (OWN, SHARED):
+        use_expandable_segments(EngineConfig(device="cuda", sampler="vllm", vllm=vllm))
+        assert {key: os.environ[key] for key in (VARIABLE, "PYTORCH_ALLOC_CONF") if key in os.environ} == {
+            name: "max_split_size_mb:512"
+        }
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, None), (EXPANDABLE, EXPANDABLE)])
+def test_engine_in_processes_of_its_own_does_not_inherit_the_learners_setting(
+    chosen: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """But it gets what the user chose."""
+    inherited: list[str | None] = []
+
+    class Engine:
+        def __init__(self, **_: object) -> None:
+            inherited.append(os.environ.get(VARIABLE))
+            raise RuntimeError("seen")
+
+    platforms = SimpleNamespace(current_platform=SimpleNamespace(device_type="cuda"))
+    stub = SimpleNamespace(LLM=Engine, envs=SimpleNamespace(disable_envs_cache=lambda: None), platforms=platforms)
+    for name in ("vllm", "vllm.envs", "vllm.platforms"):
+        monkeypatch.setitem(sys.modules, name, stub)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    if chosen is not None:
+        monkeypatch.setenv(VARIABLE, chosen)
+    engine = EngineConfig(device="cuda", sampler="vllm", vllm=OWN)
+    use_expandable_segments(engine)
+    with pytest.raises(EngineError, match="the engine did not start: seen"):
+        new_sampler(tmp_path, engine)
+    assert inherited == [expected]
+    assert os.environ[VARIABLE] == EXPANDABLE, "the learner keeps it"
+
+
+def test_agent_chooses_before_its_model_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise RuntimeError(os.environ.get(VARIABLE))
+
+    monkeypatch.setattr("hacpo_core.placement.agents.load_model", load)
+    config = compose("tiny", "hacpo", hardware="one_gpu_vllm")
+    tokens = SimpleNamespace(name="qwen-tiny")
+    with pytest.raises(RuntimeError, match=EXPANDABLE):
+        Agent(tokens, config, initial=tmp_path, folder=tmp_path, version=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_run_chooses_before_anything_is_loaded(tmp_path: Path) -> None:
+    planned = plan(compose("tiny", "hacpo", hardware="one_gpu", overrides=[f"runtime.runs_dir={tmp_path}"]))
+    with pytest.raises(ConfigError, match="sees no GPU"), open_experiment(planned):
+        pass
+    assert os.environ[VARIABLE] == EXPANDABLE

@@ -1,0 +1,136 @@
+"""vLLM's share of a GPU, by hand, and the plans that the sums refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments.planner import plan_grid
+from experiments.published.models import published_shapes
+from experiments.run import show_grid
+from flows.planning import host_memory, memory
+from flows.planning.capacity import check_fits, max_memory_share, with_memory_share
+from flows.planning.compose import compose
+from flows.planning.memory import peak_gib
+from flows.planning.plans import plan
+from hacpo_core.config.identity import experiment_id
+from hacpo_core.errors import CapacityError, ConfigError
+from tests.flows.planning.test_memory import BILLION, config_of
+
+LARGEST = "qwen3-4b-base+qwen3-8b-base"
+AUTO = "engine.vllm.memory_share=auto"
+
+
+def share_of(*words: str, gpu_gib: float = 80.0) -> float:
+    config = config_of("engine.learner=torch", *words, hardware="one_gpu_vllm")
+    return max_memory_share(config, dict.fromkeys(config.pair.agents, BILLION), gpu_gib=gpu_gib)
+
+
+def test_share_is_what_two_agents_of_one_gpu_leave_by_hand() -> None:
+    sampling = 2.0 + 12.0 + 1.5 + 0.5  # weights, optimizer, left of an update, context of the engine
+    resting = sampling + 1.0  # and the engine that sleeps
+    assert (80 - 3 - 0.5 - sampling - resting) / 80 == 0.54375
+    assert share_of() == 0.54
+    offloaded = (80 - 3 - 0.5 - (2.0 + 2.0) - (1.0 + 2.0)) / 80
+    assert offloaded == 0.86875
+    assert share_of("engine.offloads=true", "engine.grad_dtype=same") == 0.86
+
+
+def test_engines_that_never_sleep_divide_what_an_update_leaves() -> None:
+    words = ("engine.vllm.sleeps=false", "engine.logprob_chunk_mb=1", "engine.micro_batch_tokens=1")
+    activations = 9220 * (10 * 2 * 100 + 16 * 100 + 8 * 300 + 10 * 150) / 2**30 + 3 / 1024
+    both = (80 - 3 - 0.5 - (20.0 + activations + 2.0) - (14.0 + 2.0)) / (2 * 80)
+    assert 0.24 < both < 0.25
+    assert share_of(*words) == 0.24
+
+
+def test_share_holds_at_least_the_weights_and_one_response_and_never_the_whole_gpu() -> None:
+    cache = 9220 * 2 * 10 * 50 * 2 / 2**30
+    assert share_of(gpu_gib=24.0) == 0.09, f"{(2 + cache) / 24}, though nothing is left: the plan is then refused"
+    assert share_of("engine.offloads=true", "engine.grad_dtype=same", gpu_gib=1000.0) == 0.9
+
+
+def test_largest_pair_of_the_paper_ran_out_of_memory_with_the_share_that_the_file_had() -> None:
+    config = compose(LARGEST, "hacpo", hardware="one_gpu_vllm", overrides=["engine.vllm.memory_share=0.64"])
+    shapes = published_shapes(config)
+    # Weights 7.49 and 15.26, buffers .72 and 1.16, twice 1.5, three contexts of .5, 1 asleep, and .64 x 79 awake.
+    assert peak_gib(config, shapes, gpu_gib=79, is_least=True) == pytest.approx(30.13 + 50.56, abs=0.02)
+    message = (
+        r"at least 80\.7 GiB .* has 79\.0; vLLM takes 0\.64 of it; set engine\.vllm\.memory_share=auto.* 0\.58 here"
+    )
+    with pytest.raises(CapacityError, match=message):
+        check_fits(config, shapes)
+    planned = with_memory_share(compose(LARGEST, "hacpo", hardware="one_gpu_vllm"), shapes)
+    assert pytest.approx(0.5806, abs=1e-4) == (79 - 3 - 30.13) / 79
+    assert planned.engine.vllm.memory_share == 0.58
+    check_fits(planned, shapes)
+
+
+def test_share_is_no_part_of_the_id() -> None:
+    names = {
+        experiment_id(compose(LARGEST, "hacpo", hardware="one_gpu_vllm", overrides=words), {})
+        for words in ([], ["engine.vllm.memory_share=0.4"])
+    }
+    assert len(names) == 1
+
+
+def test_plan_holds_a_number_in_place_of_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "min_gpu_gib", lambda: None)
+    monkeypatch.setattr(host_memory, "min_gpu_gib", lambda: None)
+    words = [AUTO, f"runtime.runs_dir={tmp_path}"]
+    planned = plan(compose("tiny", "hacpo", hardware="one_gpu_vllm", overrides=words))
+    assert planned.config.engine.vllm.memory_share == 0.89, "(79 - 3 - 0.5 - 2 - 3) / 79, weights of no size"
+    with pytest.raises(ConfigError, match="memory_share: got auto, but no GPU is here .*; set engine.gpu_memory_gb to"):
+        plan(compose("tiny", "hacpo", hardware="one_gpu_vllm", overrides=[*words, "engine.gpu_memory_gb=null"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([AUTO, "engine.sampler=vllm"], "got auto with engine.device=cpu, for which it is not computed; set a number"),
+        (
+            ["engine.vllm.memory_share=half", "engine.sampler=vllm"],
+            r"got 'half', expected auto or a number in \(0, 1\]",
+        ),
+        (["engine.vllm.memory_share=0", "engine.sampler=vllm"], r"got 0\S*, expected auto or a number in \(0, 1\]"),
+    ],
+)
+def test_share_that_cannot_be_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"engine.vllm.memory_share: {message}"):
+        compose("tiny", "hacpo", overrides=words)
+
+
+def test_dry_run_shows_the_share_of_each_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_grid(plan_grid("table1", runs_dir=tmp_path, hardware="one_gpu_vllm", seeds=[0]), "all", as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    shares = {
+        line.split(":")[0].strip(): line.partition("; vLLM takes ")[2] for line in lines if "; vLLM takes" in line
+    }
+    assert shares["qwen3-1.7b-base+qwen3-4b-base"] == "0.74 or 0.82 or 0.88 of a GPU", "together, and either alone"
+
+
+def test_plan_that_a_machine_cannot_hold_is_refused_with_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose("qwen3-4b-base+qwen3-8b-base", "hacpo", hardware="one_gpu")
+    shapes = published_shapes(config)
+    check_fits(config, shapes)  # nobody knows the machine that the plan is for
+    with pytest.raises(CapacityError, match=r"need at least 243 GiB of host memory, but the machine has 200; offload"):
+        check_fits(replace(config, engine=replace(config.engine, host_memory_gb=200.0)), shapes)
+    check_fits(replace(config, engine=replace(config.engine, host_memory_gb=250.0)), shapes)
+    monkeypatch.setattr(host_memory, "min_gpu_gib", lambda: 79.0)
+    monkeypatch.setattr(host_memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=100 * 2**30))
+    with pytest.raises(CapacityError, match="but the machine has 100"):
+        check_fits(config, shapes)
+
+
+def test_plan_that_cannot_fit_is_refused_with_the_figure() -> None:
+    words = ["engine.learner=torch", "engine.gpu_memory_gb=79"]
+    shapes = published_shapes(config_of(*words))
+    with pytest.raises(
+        CapacityError, match=r"1\.7 and 4\.0 billion parameters need at least 107\.\d GiB of GPU memory, but the GPU"
+    ):
+        check_fits(config_of(*words), shapes)
+    check_fits(config_of(), shapes)
+    check_fits(compose("tiny", "hacpo"), {"qwen-tiny": BILLION})  # the CPU's memory is nobody's business here

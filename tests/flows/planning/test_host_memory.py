@@ -1,0 +1,30 @@
+"""The sums of host memory, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flows.planning.compose import compose
+from flows.planning.host_memory import host_gib
+from tests.flows.planning.test_memory import BILLION, config_of
+
+
+def test_host_memory_is_what_is_offloaded_and_what_is_read_while_an_agent_is_loaded() -> None:
+    shapes = dict.fromkeys(config_of().pair.agents, BILLION)
+    assert host_gib(config_of("diagnostics.every=0"), shapes) == 40.0, "20 bytes a weight of each of two agents"
+    assert host_gib(config_of(), shapes) == 42.0, "and a gradient of the cosine, of one at a time"
+    adapters = ("engine.learner=torch", "engine.grad_dtype=same", "engine.offloads=true")
+    assert host_gib(config_of(*adapters), shapes) == 28.0 + 2.0, "masters, moments and weights, and the cosine"
+    adapters += ("engine.lora.rank=1", "diagnostics.every=0")
+    merged = host_gib(config_of(*adapters), shapes)
+    assert merged == pytest.approx(4.0 + 2.0, abs=0.01), "weights, and those of a checkpoint with its adapters merged"
+    eight = compose(
+        "qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="eight_gpus", overrides=["placement.num_ranks=4"]
+    )
+    assert host_gib(eight, shapes) == 8.0, "four ranks read the model at once, in bfloat16"
+    alone = replace(eight, pair=replace(eight.pair, agents={k: eight.pair.agents[k] for k in ["qwen3-4b-base"]}))
+    one_rank = replace(alone, placement=replace(alone.placement, num_ranks=1))
+    assert host_gib(one_rank, {"qwen3-4b-base": BILLION}) == 2.0, "the copy for vLLM"
+    assert host_gib(eight, {}) == 0.0

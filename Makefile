@@ -83,7 +83,8 @@ dashboard: $(STAMP)
 # Checks that TRL and verl, in their own environment, reproduce the committed fixture, and that hacpo agrees with it.
 test-peers: $(STAMP)
 	@bash tests/peers/install.sh
-	@$(BIN)/python -m pytest tests/peers/test_live.py tests/algo/test_peers.py
+	@$(BIN)/python -m pytest tests/peers/test_live.py tests/algo/test_peers.py \
+		tests/engines/learning/test_peers.py
 
 peers-fixture:
 	@bash tests/peers/install.sh

@@ -23,6 +23,7 @@ from flows.records.progress import Progress
 from flows.records.states import CONFIG_FILE
 from flows.service.experiment_state import state_of
 from hacpo_core.errors import ConfigError, StoreError
+from hacpo_core.evaluation.metrics import BITS_PER_BYTE
 from hacpo_core.store.steps import StepStore
 
 COLUMNS: Mapping[str, str] = {
@@ -35,6 +36,7 @@ COLUMNS: Mapping[str, str] = {
     "step": "steps that are complete",
     "reward": "mean reward of the last step, mean over agents; reward.AGENT for one",
     "accuracy": "at the last evaluation, mean over agents and benchmarks; accuracy.BENCHMARK(.AGENT) for one",
+    "bits_per_byte": "of reference solutions, where they are measured; otherwise as accuracy",
     "tokens": "tokens sampled, all agents",
     "time_s": "seconds of the phases, all agents, without evaluations",
     "gpu_s": "GPU-seconds, all agents, without evaluations",
@@ -44,9 +46,10 @@ COLUMNS: Mapping[str, str] = {
 }
 """columns that every run has, with their meaning; fields of the configuration and metrics are columns too
 
-COLUMN@STEP is a reward, an accuracy or a metric at a step, COLUMN@best its highest value.
+COLUMN@STEP is a reward, an accuracy or a metric at a step, COLUMN@best its highest value; of bits per byte, the lowest.
 """
 BEST = "best"
+_EVALUATED = ("accuracy", BITS_PER_BYTE)
 
 
 class RunTables:
@@ -200,8 +203,8 @@ class _Run:
             return self.notes.note
         name, _, at = column.partition("@")
         if progress is not None and (at == BEST or at.isdecimal()):
-            if name.partition(".")[0] == "accuracy":
-                return _accuracy(name, progress, at)
+            if name.partition(".")[0] in _EVALUATED:
+                return _evaluated(name, progress, at)
             kind, _, agent = name.partition(".") if name.startswith("reward") and "/" not in name else (name, "", "")
             return self._tables.metric_at(self.name, "reward/mean" if kind == "reward" else name, at, agent)
         if "/" in column:
@@ -219,8 +222,8 @@ def _measured(column: str, progress: Progress) -> float | None:
         if rest:
             return progress.rewards.get(rest)
         return statistics.fmean(progress.rewards.values()) if progress.rewards else None
-    if name == "accuracy":
-        return _accuracy(column, progress, "last")
+    if name in _EVALUATED:
+        return _evaluated(column, progress, "last")
     spent = total_spent(progress)
     return {
         "step": progress.step,
@@ -231,13 +234,14 @@ def _measured(column: str, progress: Progress) -> float | None:
     }.get(column)
 
 
-def _accuracy(column: str, progress: Progress, at: str) -> float | None:
+def _evaluated(column: str, progress: Progress, at: str) -> float | None:
     """Mean over agents and benchmarks at a step, at the last one, or at the best of those that have as many values."""
-    _, benchmark, agent = (*column.split(".", 2), "", "")[:3]
+    kind, benchmark, agent = (*column.split(".", 2), "", "")[:3]
     by_step: dict[int, list[float]] = {}
     for found in progress.evaluations:
-        if benchmark in ("", found.benchmark) and agent in ("", found.agent):
-            by_step.setdefault(found.step, []).append(found.value)
+        value = found.value if kind == "accuracy" else found.bits_per_byte
+        if value is not None and benchmark in ("", found.benchmark) and agent in ("", found.agent):
+            by_step.setdefault(found.step, []).append(value)
     if at.isdecimal():
         values = by_step.get(int(at))
         return statistics.fmean(values) if values else None
@@ -246,7 +250,8 @@ def _accuracy(column: str, progress: Progress, at: str) -> float | None:
     if at == "last":
         return statistics.fmean(by_step[max(by_step)])
     most = max(map(len, by_step.values()))
-    return _highest(statistics.fmean(values) for values in by_step.values() if len(values) == most)
+    means = [statistics.fmean(values) for values in by_step.values() if len(values) == most]
+    return _highest(means) if kind == "accuracy" else min(means)
 
 
 def _highest(values: Iterable[float]) -> float | None:

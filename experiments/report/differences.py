@@ -100,18 +100,17 @@ class ComparedRow:
             return ""
         points, interval, _, p, *_ = self.figures
         if d.num_seeds < 2 and not d.standard_error > 0:
-            is_noise, basis = None, "one seed, the same difference on every problem"
+            basis, noise = "one seed, the same difference on every problem", "how much of it is noise is unknown"
         elif d.num_seeds < 2:
-            is_noise, basis = d.low <= 0 <= d.high, f"95 % interval over problems {interval}, one seed"
+            basis = f"95 % interval over problems {interval}, one seed"
+            noise = "no more than noise" if d.low <= 0 <= d.high else "more than the noise of problems, seeds aside"
         else:
-            is_noise = self.word == "tie"
-            basis = (
-                f"95 % interval {interval}, p {p if p.startswith('<') else f'= {p}'} after Holm, {d.num_seeds} seeds"
-            )
+            p_value = p if p.startswith("<") else f"= {p}"
+            basis = f"95 % interval {interval}, p {p_value} after Holm, {d.num_seeds} seeds"
+            noise = "no more than noise" if self.word == "tie" else "more than noise"
         distance = points.lstrip("+-")
         where = "level with" if distance == "0.0" else f"{distance} points {'ahead of' if d.value > 0 else 'behind'}"
-        words = {None: "how much of it is noise is unknown", True: "no more than noise", False: "more than noise"}
-        return f"{self.ours.title} is {where} {self.theirs.title} ({basis}): {words[is_noise]}"
+        return f"{self.ours.title} is {where} {self.theirs.title} ({basis}): {noise}"
 
     @property
     def figures(self) -> list[str]:

@@ -146,6 +146,7 @@ def _points(row: _Row) -> Iterator[Point]:
     last = {run.plan.root: run.last for run in row.runs}
     ended_ms = max(int(StepStore(root).metrics(step)["timestamp_ms"]) for root, step in last.items())
     by_agent: dict[tuple[str, int], list[float]] = {}
+    final: dict[str, list[tuple[int, float]]] = {}
     for run in row.runs:
         rewards = run.curves[run.curves.metric == "reward/mean"]
         own = {("reward", int(step)): float(value) for step, value in zip(rewards.step, rewards.value, strict=True)}
@@ -158,9 +159,14 @@ def _points(row: _Row) -> Iterator[Point]:
         for (name, step), value in own.items():
             yield Point(f"{run.cell.agent}/{name}", value, step, ended_ms)
             by_agent.setdefault((name, step), []).append(value)
+        for name in {name for name, _ in own}:
+            final.setdefault(name, []).append(max((step, value) for (of, step), value in own.items() if of == name))
     for (name, step), values in by_agent.items():
         if len(values) == len(row.runs):
             yield Point(f"{MEAN}/{name}", sum(values) / len(values), step, ended_ms)
+    for name, ends in final.items():  # agents that train alone may end after different steps
+        if len(ends) == len(row.runs) and len({step for step, _ in ends}) > 1:
+            yield Point(f"{MEAN}/{name}", sum(value for _, value in ends) / len(ends), max(ends)[0], ended_ms)
     for name, column, unit in _COSTS:
         yield Point(name, sum(run.row[column] for run in row.runs) / unit, max(last.values()), ended_ms)
 

@@ -47,6 +47,7 @@ def list_runs(
             accuracies.setdefault(found.agent, {})[found.benchmark] = found.value
         return accuracies
 
+    metric = _full_name(metric) if metric is not None else None
     folders = [path.parent for path in (runs_dir / "experiments").glob(f"{prefix}*/{CONFIG_FILE}")]
     rows: list[dict[str, Any]] = []
     for root in sorted(folders, key=lambda root: root.stat().st_mtime, reverse=True):
@@ -88,12 +89,23 @@ def _metric(root: Path, metric: str, at: str) -> dict[str, dict[str, Any]]:
     if at.isdecimal():
         curves = curves[curves.step == int(at)]
     is_lower_better = metric.endswith(BITS_PER_BYTE)
-    by, is_ascending = ("value", not is_lower_better) if at == "best" else ("step", True)
-    found = curves.sort_values(by, ascending=is_ascending, kind="stable").groupby("agent").tail(1).set_index("agent")
+    if at == "best":  # the first of equals, as `checkpoint.keep_best` has it
+        found = curves.sort_values(["value", "step"], ascending=[not is_lower_better, False])
+    else:
+        found = curves.sort_values("step", kind="stable")
+    found = found.groupby("agent").tail(1).set_index("agent")
     return {
         agent: {"value": float(found.value[agent]), "step": int(found.step[agent])}
         for agent in dict.fromkeys(curves.agent)
     }
+
+
+def _full_name(metric: str) -> str:
+    """A metric's name, from that of a column of the page: reward, accuracy.<benchmark>, bits_per_byte.<benchmark>."""
+    kind, _, benchmark = metric.partition(".")
+    if kind in ("accuracy", BITS_PER_BYTE) and benchmark:
+        return f"evaluate/{benchmark}_{kind}"
+    return "reward/mean" if metric == "reward" else metric
 
 
 def _curves(root: Path) -> pd.DataFrame:

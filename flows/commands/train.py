@@ -33,12 +33,14 @@ def train(
     """Train a pair with a method; an interrupted run is resumed, a complete one is shown."""
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
+    from flows.records.states import experiment_status
 
     given = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
     planned = plan(compose(pair, method, hardware=hardware, overrides=given))
     if not planned.root.is_dir():
         _say_shorter(planned)
-    save_plan(planned)
+    if experiment_status(planned.root).state != "done":  # what a complete one was trained with stays recorded
+        save_plan(planned)
     train_planned(planned, as_json=as_json)
 
 

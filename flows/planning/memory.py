@@ -30,9 +30,9 @@ GIB = 2**30
 AFTER_UPDATE_GIB = 1.5
 """memory that a learner still holds after an update, beside weights and optimizer; measured on an H200"""
 CONTEXT_GIB = 0.5
-"""CUDA context of a process; measured on an H200"""
+"""CUDA context of a process; an assumption"""
 ASLEEP_GIB = 1.0
-"""memory that one of vLLM's engines holds while it sleeps, beside its process's context; measured on an H200"""
+"""memory that one of vLLM's engines holds while it sleeps, beside its process's context; an assumption"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Tracker:
         write_json(state_file, {**self._state, "is_open": True})
 
     def log_setup(self, *, params: Mapping[str, Any], tags: Mapping[str, str], datasets: Mapping[str, str]) -> None:
-        """Log parameters and data sets on the parent run, and tags on all runs.
+        """Log parameters and tags on all runs, and data sets on the parent run.
 
         Args:
             params: name to value. Those that identify the experiment cannot have changed; of the others (paths,
@@ -79,7 +79,8 @@ class Tracker:
             tags: name to value.
             datasets: see `MlflowStore.set_datasets`.
         """
-        self.store.set_params(self.run_id, params)
+        for run_id in (self.run_id, *self._agents.values()):
+            self.store.set_params(run_id, params)
         self.set_tags(tags)
         self.store.set_datasets(self.run_id, datasets)
 

@@ -63,6 +63,7 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
                 "method.shares_rollouts=false; set method.shares_rollouts=true, or another implementation"
             )
     _check_correction(config)
+    _check_entropy(config)
     _check_teachers(config)
     inert = inert_fields(config)
     named: dict[str, tuple[Collection[str], str]] = {
@@ -91,6 +92,15 @@ def _check_correction(config: ExperimentConfig) -> None:
         raise ConfigError(
             f"method.objective.correction_level: got token with {objective.name}, which has no terms per token; set "
             "sequence"
+        )
+
+
+def _check_entropy(config: ExperimentConfig) -> None:
+    objective = config.method.objective
+    if objective.entropy_target is not None and objective.entropy_coef > objective.max_entropy_coef:
+        raise ConfigError(
+            f"method.objective.entropy_coef: got {objective.entropy_coef:g} with method.objective.max_entropy_coef="
+            f"{objective.max_entropy_coef:g}, expected at most that; lower it, or raise the maximum"
         )
 
 

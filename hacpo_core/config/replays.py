@@ -22,10 +22,10 @@ def check_checkpoints(config: ExperimentConfig) -> None:
     """Raise ConfigError if a resumed run would replay more steps on a GPU than stay safely near."""
     if config.engine.device == "cpu" or config.engine.deterministic or config.checkpoint.accept_divergence:
         return
-    every, most = config.checkpoint.every, MAX_REPLAYED_STEPS
-    if min(every, config.train.num_steps) > most:
+    every, limit = config.checkpoint.every, MAX_REPLAYED_STEPS
+    if min(every, config.train.num_steps) > limit:
         raise ConfigError(
-            f"checkpoint.every: got {every}, expected at most {most} on a GPU, where each replayed step is further "
+            f"checkpoint.every: got {every}, expected at most {limit} on a GPU, where each replayed step is further "
             f"from the recorded one and a resumed run stops once it is off by {NEAR_SHARE} of the update's norm, "
-            f"after some thirty; set it to {most}, or engine.deterministic=true, or checkpoint.accept_divergence=true"
+            f"after some thirty; set it to {limit}, or engine.deterministic=true, or checkpoint.accept_divergence=true"
         )

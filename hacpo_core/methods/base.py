@@ -543,7 +543,7 @@ class Objective(Seam):
     entropy_coef: float = setting(
         0.0,
         "weight of the mean entropy over the tokens of own rows, which is added to the objective; with entropy_target, "
-        "the weight before the first update",
+        "the weight that is adapted first (an agent's first update, before which nothing is measured, has no bonus)",
         at_least=0,
         at_most=1e6,
         is_option=True,

@@ -56,6 +56,7 @@ from hacpo_core.algo.entropy import adapted_coefficient, top_share_threshold
 from hacpo_core.algo.groups import agent_std
 from hacpo_core.algo.objectives import kl_to_reference, sequence_weights
 from hacpo_core.algo.ratios import masked_mean
+from hacpo_core.engines.learning.entropy_control import EntropyControl
 from hacpo_core.engines.passes.loss import LossValue, loss_value
 from hacpo_core.methods.base import Objective
 from hacpo_core.methods.objectives.cispo import Cispo
@@ -336,11 +337,16 @@ def test_loss_without_cut_responses_and_its_gradient_are_trls(name: str, loss_ty
 
 def test_weight_of_the_entropy_bonus_adapts_as_trls() -> None:
     case = FIXTURE["entropy_coefficients"]
-    found = [case["first"]]
-    for entropy in case["entropies"]:  # TRL's defaults
-        found.append(adapted_coefficient(found[-1], entropy, target=0.2, step=0.005, highest=1.0))
-    assert found[1:] == pytest.approx(case["coefficients"], abs=1e-12)
-    assert min(found) == 0.0
+    objective = TokenClip(entropy_coef=case["first"], entropy_target=0.2, entropy_step=0.005)  # TRL's defaults
+    control, found, applied = EntropyControl.of(objective, {}), [], []
+    for entropy in case["entropies"]:
+        applied.append(control.weighted.entropy_coef)
+        coefficient = adapted_coefficient(control.coefficient, entropy, target=0.2, step=0.005, highest=1.0)
+        control = EntropyControl(objective, coefficient, entropy)
+        found.append(coefficient)
+    assert found == pytest.approx(case["coefficients"], abs=1e-12)
+    assert applied == pytest.approx(case["applied"], abs=1e-12)
+    assert min(found) == 0.0 == applied[0] < max(applied)
 
 
 @pytest.mark.parametrize("divergence", ["tv", "kl"])

@@ -90,6 +90,11 @@ def test_best_accuracy_is_that_of_a_step_with_all_agents(runs_dir: Path) -> None
     path.write_text(json.dumps(progress), encoding="utf-8")
     (row,) = table_of(runs_dir, columns=("accuracy@best", "accuracy@5", "accuracy")).rows
     assert row.values == (pytest.approx(0.55), 0.9, pytest.approx(0.55))
+    bits = {"bits_per_byte": 1.5}, {"bits_per_byte": 1.25}
+    progress["evaluations"] = [first | {"step": 1} | bits[1], first | {"step": 2} | bits[0]]
+    path.write_text(json.dumps(progress), encoding="utf-8")
+    named = ("bits_per_byte", "bits_per_byte.dev@1", "bits_per_byte.dev@best")
+    assert table_of(runs_dir, columns=named).rows[0].values == (1.5, 1.25, 1.25), "the lowest is the best"
     progress["evaluations"] = [
         first | {"step": step, "value": value} for step, value in ((1, math.nan), (2, 0.5), (3, 0.4))
     ]

@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig
 from hacpo_core.engines.learning.outcomes import UpdateOutcome
+from hacpo_core.errors import ConfigError
 from hacpo_core.methods.base import Objective, State
 from tests.engines.small import Row, minibatch, small_model, token_rows
 from tests.engines.training import GRPO, GSPO, HACPO, LINEAR, assert_close, learner_of, rows_of, run, weights
@@ -73,15 +75,23 @@ def test_micro_batching_changes_neither_bonus_nor_chosen_tokens(method: Objectiv
     assert (results[0] - weights(small_model())).abs().max() > 1e-2
 
 
+def test_weight_above_its_maximum_is_refused() -> None:
+    words = ["method.objective.entropy_target=0.3", "method.objective.entropy_coef=2"]
+    with pytest.raises(ConfigError, match=r"entropy_coef: got 2 with method.objective.max_entropy_coef=1, expected at"):
+        compose("tiny", "grpo", overrides=words)
+
+
 def test_weight_of_the_bonus_follows_the_entropy_from_update_to_update() -> None:
     batches = [rows_of(seed=seed) for seed in range(3)]
     low = replace(HACPO, entropy_coef=0.01, entropy_target=100.0, entropy_step=0.004, max_entropy_coef=0.015)
     found = outcome_of(batches, low)
-    assert [m.entropy_coef for m in found.minibatches] == pytest.approx([0.01, 0.014, 0.015])
+    assert [m.entropy_coef for m in found.minibatches] == pytest.approx([0.0, 0.014, 0.015]), (
+        "none before a measurement"
+    )
     assert found.objective_state["entropy control"]["coefficient"] == 0.015
     high = replace(low, entropy_target=0.0)
     found = outcome_of(batches, high)
-    assert [m.entropy_coef for m in found.minibatches] == [0.01, 0.0, 0.0], "0 while the entropy is above the target"
+    assert [m.entropy_coef for m in found.minibatches] == [0.0, 0.0, 0.0], "0 while the entropy is above the target"
     assert found.objective_state["entropy control"]["coefficient"] == 0.0  # 0.01, 0.006, 0.002, 0
     own_tokens = [(row.is_own, len(row.response_ids)) for row in batches[2]]
     rows = found.rows

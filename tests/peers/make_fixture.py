@@ -45,7 +45,7 @@ def make_fixture() -> dict[str, Any]:
         "entropy_coefficients": {
             "entropies": ENTROPIES,
             "first": FIRST_COEFFICIENT,
-            "coefficients": peer_trl.entropy_coefficients(ENTROPIES, first=FIRST_COEFFICIENT),
+            **peer_trl.entropy_coefficients(ENTROPIES, first=FIRST_COEFFICIENT),
         },
     }
 

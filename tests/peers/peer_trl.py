@@ -9,6 +9,7 @@ Shapes: P problem, A agent, G response, B sequence, T token.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
@@ -64,19 +65,21 @@ def decoupled_advantages(reward_PAG: Array, second_PAG: Array, weights: tuple[fl
     return found
 
 
-def entropy_coefficients(entropies: list[float], *, first: float) -> list[float]:
-    """TRL's adaptive weight of the entropy bonus after each of several updates with these mean entropies."""
+def entropy_coefficients(entropies: list[float], *, first: float) -> dict[str, list[float]]:
+    """TRL's adaptive weight of the entropy bonus after updates with these mean entropies, and what each applied."""
     trainer = _loss_trainer(
         None, "token", "dapo", 0.0, top_entropy_quantile=1.0, _entropy_bonus_enabled=True, entropy_coef=first,
-        use_adaptive_entropy=True, _last_world_entropy=0.0, _entropy_window_stats=None,
+        use_adaptive_entropy=True, _last_world_entropy=math.inf, _entropy_window_stats=None,
     )  # fmt: skip
+    applied = []
     for entropy in entropies:
         logprob_BT = torch.full((2, 3), -1.0, dtype=torch.float64, requires_grad=True)
         entropy_BT = torch.full((2, 3), entropy, dtype=torch.float64)
         trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logprob_BT, entropy_BT, None)  # noqa: B023
         mask_BT = torch.ones(2, 3, dtype=torch.int64)
-        GRPOTrainer._compute_loss(trainer, None, _loss_inputs(mask_BT, torch.zeros(2), logprob_BT.detach()))
-    return [float(value) for value in trainer._metrics["train"]["entropy_coef"]]
+        loss = GRPOTrainer._compute_loss(trainer, None, _loss_inputs(mask_BT, torch.zeros(2), logprob_BT.detach()))
+        applied.append(-loss.item() / entropy)  # advantages are 0, so the loss is the bonus alone
+    return {"coefficients": [float(value) for value in trainer._metrics["train"]["entropy_coef"]], "applied": applied}
 
 
 def _generated(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ class EntropyControl:
     Attributes:
         objective: the method's.
         coefficient: c of `algo.entropy.adapted_coefficient`.
-        entropy: mean over the own tokens of the update before, nats; None before the first one, where c applies.
+        entropy: mean over the own tokens of the update before, nats; None before the first one, which has no bonus.
     """
 
     objective: Objective
@@ -39,9 +40,10 @@ class EntropyControl:
     def weighted(self) -> Objective:
         """The objective with the weight that the bonus has in the update."""
         target = self.objective.entropy_target
-        if target is None or self.entropy is None:
+        if target is None:
             return self.objective
-        applied = algo.entropy.applied_coefficient(self.coefficient, self.entropy, target=target)
+        measured = math.inf if self.entropy is None else self.entropy
+        applied = algo.entropy.applied_coefficient(self.coefficient, measured, target=target)
         return replace(self.objective, entropy_coef=applied)
 
     @property

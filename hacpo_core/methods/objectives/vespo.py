@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Vespo(TokenLevel):
     """sum over tokens of sg(phi(w)) A log pi, phi(w) = w^k exp(lambda (1 - w)), w the product of the token ratios.
 
-    phi(1) = 1, and phi vanishes on both sides. k and lambda depend on the sign of the advantage.
+    phi(1) = 1, and phi vanishes on both sides. k and lambda depend on the sign of the advantage. With `correction`, the
+    weight of a row multiplies its value, as with every objective here; TRL takes it into w.
 
     Source: VESPO (2602.10693), with TRL's defaults.
     """

@@ -17,12 +17,13 @@ from dashboards.mlflow_page import MlflowPage
 from experiments.planner import GridPlan
 from experiments.report import write_report
 from flows.service.processes import Record
+from hacpo_core.config.schema import StopConfig
 from hacpo_core.store.steps import StepStore
 from tests.dashboards.browsing import chromium, reason_to_skip, screenshots
 from tests.experiments.report.finished import AGENTS, evaluate, finished, grid_of
 from tests.waiting import wait_until
 
-TEST = "arithmetic_test"
+DEV, TEST = "arithmetic_dev", "arithmetic_test"
 METRICS = {"tokens/sampled": 500.0, "tokens/trained": 200.0, "time/rollout_s": 9.0, "reward/mean": 0.5}
 
 
@@ -160,6 +161,21 @@ def test_row_takes_what_was_evaluated_after_it_was_sent(grid: GridPlan, tmp_path
     assert {point.step: point.value for point in history} == {0: 0.25, 1: 0.75, 2: 0.625}
     assert len(history) == 3, "each value once"
     assert row.data.metrics[f"mean/{TEST}"] == 0.625, "the table shows the last step"
+
+
+def test_mean_of_agents_that_ended_after_different_steps_is_that_of_their_last_values(tmp_path: Path) -> None:
+    def ended(agent: str, last: int, dev: Mapping[int, int]) -> Any:
+        rewards = {(step, DEV, agent): [[1]] * right + [[0]] * (4 - right) for step, right in dev.items()}
+        rewards |= {(0, TEST, agent): [[1], [0], [0], [0]], (last, TEST, agent): [[1], [1], [1], [0]]}
+        plan = finished(tmp_path, "gspo", agents=[agent], rewards=rewards, metrics=METRICS, is_tracked=True)
+        train = replace(plan.config.train, stop=StopConfig(metric=DEV, patience=1))
+        evaluate = replace(plan.config.evaluate, every=1)
+        return replace(plan, config=replace(plan.config, train=train, evaluate=evaluate))
+
+    plans = [ended("qwen-tiny", 1, {0: 2, 1: 1}), ended("llama-tiny", 2, {0: 1, 1: 2, 2: 3})]
+    write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "out")
+    row = runs_in(tmp_path)[1]["tiny gspo seed 0"]
+    assert row.data.metrics[f"mean/{TEST}"] == 0.75
 
 
 def test_row_needs_all_agents_of_the_pair(grid: GridPlan, tmp_path: Path) -> None:

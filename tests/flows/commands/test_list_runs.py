@@ -84,17 +84,17 @@ def test_metric_is_listed_at_a_step_at_its_end_and_at_its_best(small_plan: Calla
     assert listed() == {agent: {"value": own[3], "step": 3} for agent, own in rewards.items()}
     for agent, found in listed("--at", "best").items():
         assert found["value"] == max(rewards[agent].values()) == rewards[agent][int(found["step"])]
-    text = (
-        CliRunner().invoke(app, ["list", "--runs-dir", str(planned.root.parents[1]), "--metric", "reward/mean"]).stdout
-    )
+    shown = ["list", "--runs-dir", str(planned.root.parents[1])]
+    text = CliRunner().invoke(app, [*shown, "--metric", "reward"]).stdout
     assert f"qwen {rewards['qwen'][3]:.4g} (step 3)" in text
+    accuracy = json.loads(CliRunner().invoke(app, [*shown, "--json", "--metric", "accuracy.test"]).stdout)
+    assert set(accuracy[0]["evaluate/test_accuracy"]) == {"qwen", "llama"}, "as the page names it"
     for name, at, said in (
         ("reward/men", "last", "no run has the metric 'reward/men'; did you mean reward/mean?"),
         ("accuracy", "last", "no run has the metric 'accuracy'; there are "),
         ("reward/mean", "7", "no run has reward/mean at step 7"),
     ):
-        words = ["list", "--runs-dir", str(planned.root.parents[1]), "--metric", name, "--at", at]
-        assert CliRunner().invoke(app, words).stderr.startswith(said)
+        assert CliRunner().invoke(app, [*shown, "--metric", name, "--at", at]).stderr.startswith(said)
 
 
 def test_step_without_a_metric_or_of_another_kind_is_refused() -> None:

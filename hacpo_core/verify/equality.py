@@ -40,7 +40,7 @@ from sympy.logic.boolalg import Boolean
 from hacpo_core.verify.answers import normalise
 from hacpo_core.verify.lists import Listing, listing
 from hacpo_core.verify.spelling import canonical
-from hacpo_core.verify.units import different_units, without_last_unit, without_unit
+from hacpo_core.verify.units import PERCENT, different_units, without_last_unit, without_unit
 
 _WITHOUT_UNITS = (LatexExtractionConfig(),)
 _AS_WRITTEN = (
@@ -85,7 +85,6 @@ _CLOSED_AT_INFINITY = re.compile(
     r"\\infty ?\]|\[ ?- ?\\infty|(?:\\le(?![a-z])|<=) ?\\infty|- ?\\infty ?(?:\\le(?![a-z])|<=)"
     r"|\\infty ?(?:\\ge(?![a-z])|>=)|(?:\\ge(?![a-z])|>=) ?- ?\\infty"
 )
-_PERCENT = re.compile(r" ?\\?%$| ?\\text\{ ?percent ?\}$| percent$")
 ROUNDING = 1e-6
 """Numbers that math-verify calls equal may differ by this share: it rounds to six decimals."""
 _DRAWS, _MAX_VARIABLES = 24, 4
@@ -111,10 +110,9 @@ def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float
     Raises:
         Exception: any exception of math-verify or sympy while they compare two parsed answers.
     """
-    given, expected = normalise(candidate), normalise(gold)
     if unit:
-        given, expected = without_unit(given, unit), without_unit(expected, unit)
-    return _equal(canonical(given), canonical(expected), tolerance)
+        candidate, gold = without_unit(normalise(candidate), unit), without_unit(normalise(gold), unit)
+    return _equal(canonical(candidate), canonical(gold), tolerance)
 
 
 def is_readable(gold: str) -> bool:
@@ -133,7 +131,7 @@ def _is_readable(expected: str) -> bool:
         return True
     if whole is not None:
         return all(map(_is_readable, whole.members))
-    value, _ = without_last_unit(_without_percent(expected)[0])
+    value, _ = without_last_unit(expected)
     return _is_text(value) or _equal_by_algebra(value, value, 0.0)
 
 
@@ -173,23 +171,16 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
 
 def _values_agree(given: str, expected: str, tolerance: float) -> bool:
     """Whether two single values agree, with their percent signs and units."""
-    given, is_percent = _without_percent(given)
-    expected, expects_percent = _without_percent(expected)
     given, unit = without_last_unit(given) if not _TERM.fullmatch(expected) else (given, None)
     expected, expected_unit = without_last_unit(expected)
     if different_units(unit, expected_unit):
         return False
     if given == expected or _equal_by_algebra(given, expected, tolerance):
         return True
-    if is_percent == expects_percent:
+    if (unit == PERCENT) == (expected_unit == PERCENT):
         return False
-    share, whole = (given, expected) if is_percent else (expected, given)
+    share, whole = (given, expected) if unit == PERCENT else (expected, given)
     return _equal_by_algebra(rf"\frac{{{share}}}{{100}}", whole, tolerance)
-
-
-def _without_percent(answer: str) -> tuple[str, bool]:
-    bare = _PERCENT.sub("", answer)
-    return bare, bare != answer
 
 
 def _members_agree(given: Listing | None, expected: Listing | None, tolerance: float) -> bool | None:

@@ -34,7 +34,7 @@ _SIGNS = {
     "∅": r"\emptyset ",
     "\N{NO-BREAK SPACE}": " ",
 }
-_SIGNS |= dict.fromkeys("€£¥", "")
+_SIGNS |= {"€": r"\euro ", "£": r"\pounds ", "¥": r"\yen ", "¢": r"\cents "}
 _SIGNS |= dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}\N{HYPHEN}\N{NON-BREAKING HYPHEN}", "-")
 _UNICODE = str.maketrans(_SIGNS)
 _RAISED = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
@@ -62,8 +62,15 @@ _SPELLINGS = (
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"([_^]) ?\{ ?(\w) ?\}"), r"\1\2"),
     (re.compile(rf"\+ ?\\infty{_NO_LETTER}"), r"\\infty"),
-    (re.compile(rf"\\(?:pounds|euro|yen){_NO_LETTER}"), ""),
 )
+_DOLLAR = re.compile(r"\\\$|^\s*\$(?=[^$]*$)")
+_CURRENCY = r"\\(?P<{}>dollar|euro|pounds|yen|cents)(?![A-Za-z])"
+_MONEY = re.compile(
+    rf"(?:{_CURRENCY.format('before')} ?)?(?P<amount>(?:(?<![\w.])-)?(?<![\w.])(?:\d+(?:\.\d+)?|\.\d+)"
+    rf"(?: ?(?:\\text ?\{{ ?)?(?:hundred|thousand|[mbtr]+illion|dozen)\b ?\}}?)?)(?: ?{_CURRENCY.format('behind')})?"
+    r"(?: ?(?:\\text ?\{ ?)?(?P<per>(?:per |/ ?)[a-z]+) ?\}?)?(?= ?(?:[,;.)}\]]|\\\}|and\b|or\b|\\text|$))"
+)
+_CURRENCY_SIGN = re.compile(_CURRENCY.format("sign"))
 _DECORATION = re.compile(
     r"\\(?P<name>boxed|fbox|framebox|underline|uline|underbrace|emph|mathbf|boldsymbol|bm|mathit|mathsf"
     r"|text|textbf|textit|textrm|textup|mbox|mathrm)"
@@ -71,10 +78,13 @@ _DECORATION = re.compile(
 )
 _TEXTS = ("text", "textbf", "textit", "textrm", "textup", "mbox", "mathrm")
 _LETTER = re.compile(r"[A-Za-z]")
-_FRACTION = re.compile(rf"\\frac{_NO_LETTER}")
-_WITH_ARGUMENT = (r"\sqrt", r"\overline", r"\bar", r"\vec", r"\hat", r"\text", r"\mathrm", r"\mathbf", r"\boxed")
-"""commands whose braces belong to them, if they are themselves an argument without braces"""
-_SQRT_OF_SIGN = re.compile(r"\\sqrt ?(?!\\frac)(?=[^\s{\[\\]|\\[A-Za-z])(\\[A-Za-z]+|.)")
+_NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, "^": 1} | dict.fromkeys(
+    (r"\sqrt", r"\overline", r"\bar", r"\vec", r"\hat", r"\text", r"\mathrm", r"\mathbf", r"\boxed"), 1
+)
+_TAKES_ARGUMENTS = re.compile(rf"\\(?:frac|binom|sqrt){_NO_LETTER}|\^(?= ?\\(?!circ{_NO_LETTER})[A-Za-z]| ?-)")
+"""commands whose arguments may lack braces; of exponents, those that begin with a command or a sign"""
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_SIGNED = re.compile(r"- ?(?:\d+(?:\.\d+)?|[A-Za-z])?")
 _LOG_BASE = re.compile(r"\\log ?_ ?(\w|\{[^{}]*\}) ?(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))?")
 _SEPARATED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d|,\d)")
 _SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
@@ -83,14 +93,19 @@ _FOR_ALL = re.compile(
     r"(?<=\S),? ?(?:\\text ?\{ ?)?\(?\bfor (?:all|any|every|each) ?\}?\$? ?(?:real (?:numbers? ?)?)?\}?\$? ?"
     r"(?:\\?[A-Za-z](?:_\w)?)?\$?(?: ?\\in ?\\(?:mathbb|mathbf) ?\{?R\}?| in R)?\$?[})]*[ .]*$"
 )
-_TRIGONOMETRIC = re.compile(r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
-_ANGLE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?\^ ?\\circ")
+_DEGREES = re.compile(r"(?<=[\d)}a-z]) ?(?:\\text ?\{ ?degrees? ?\}|(?<![a-z])degrees?(?![A-Za-z]))(?! ?(?:\\text ?\{ ?)?[CFK])")
+_ANGLE_INSIDE = re.compile(
+    r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?(?![a-z])|\\?(?:log|ln|lg|exp)(?![a-z])|\^ ?\{[^{}]*\^\\circ"
+)
+_ANGLE = re.compile(
+    r"(?P<angle>(?<![\w.])\d+(?:\.\d+)?|(?<![A-Za-z\\])[a-z]|\\[A-Za-z]+|\\frac\{[^{}]*\}\{[^{}]*\}|\([^()]*\)) ?\^ ?\\circ"
+)
 _IDLE_END = re.compile(r"[\s.,;:\\]+$")
 
 
 def canonical(answer: str) -> str:
     """The answer in one spelling; answers that differ in spelling alone become equal texts."""
-    answer = normalise(_MATH.sub("", answer))
+    answer = normalise(_DOLLAR.sub(r"\\dollar ", _MATH.sub("", answer)))
     answer = _SEPARATED.sub(_without_separators, answer)
     answer = _with_latex_signs(answer)
     answer = _LAYOUT.sub("", _ROW_SPACING.sub(r"\\\\", answer))
@@ -99,10 +114,13 @@ def canonical(answer: str) -> str:
         answer = pattern.sub(spelling, answer)
     answer = _undecorated(_BLANK.sub(" ", answer)).strip()
     answer = _SPACED_GROUPS.sub(lambda found: found.group().replace(" ", ""), answer)
-    answer = _SQRT_OF_SIGN.sub(r"\\sqrt{\1}", _with_braces(answer))
+    answer = _with_braces(answer)
     answer = _LOG_BASE.sub(_log_with_braces, answer)
     answer = _VARIABLE_OF.sub("", answer)
-    if _TRIGONOMETRIC.search(answer):
+    if _CURRENCY_SIGN.search(answer):
+        answer = _CURRENCY_SIGN.sub("", _MONEY.sub(_with_currency_behind, answer))
+    answer = _DEGREES.sub(r"^\\circ", answer)
+    if _ANGLE_INSIDE.search(answer):
         answer = _ANGLE.sub(r"(\\frac{\1\\pi}{180})", answer)
     return " ".join(_IDLE_END.sub("", answer).split())
 
@@ -151,43 +169,65 @@ def _undecorated(answer: str) -> str:
 
 
 def closing(text: str, opening: int) -> int | None:
-    """Position of the brace that closes the one at `opening`; None if there is none."""
+    """Position of the brace or parenthesis that closes the one at `opening`; None if there is none."""
+    opens, closes = ("(", ")") if text[opening] == "(" else ("{", "}")
     depth = 0
     for position in range(opening, len(text)):
-        if text[position] in "{}" and (position == 0 or text[position - 1] != "\\"):
-            depth += 1 if text[position] == "{" else -1
+        if text[position] in (opens, closes) and (position == 0 or text[position - 1] != "\\"):
+            depth += 1 if text[position] == opens else -1
             if depth == 0:
                 return position
     return None
 
 
 def _with_braces(answer: str) -> str:
-    """Both arguments of each \\frac in braces."""
+    r"""All arguments of \frac, \binom, \sqrt and exponents in braces."""
     parts, position = [], 0
-    while (found := _FRACTION.search(answer, position)) is not None:
-        parts += [answer[position : found.start()], r"\frac"]
-        position = found.end()
-        for _ in range(2):
-            argument, position = _argument(answer, position)
-            parts.append(argument)
+    while (found := _TAKES_ARGUMENTS.search(answer, position)) is not None:
+        command, end = _command_with_arguments(answer, found)
+        parts += [answer[position : found.start()], command]
+        position = end
     return "".join(parts) + answer[position:]
 
 
+def _command_with_arguments(text: str, command: re.Match[str]) -> tuple[str, int]:
+    """A command with its arguments in braces, and where it ends."""
+    spelled, position = command.group(), command.end()
+    if spelled == r"\sqrt" and (index := re.compile(r" ?\[[^\[\]]*\]").match(text, position)):
+        spelled, position = spelled + index.group().strip(), index.end()
+    for _ in range(_NUM_ARGUMENTS.get(command.group(), 0)):
+        argument, position = _argument(text, position)
+        spelled += argument
+    return spelled, position
+
+
 def _argument(text: str, start: int) -> tuple[str, int]:
-    """A LaTeX command's next argument with braces, itself spelled with braces, and where it ends."""
+    """A command's next argument with braces, itself spelled with braces, and where it ends; "" if there is none."""
     here = start + (len(text) - start - len(text[start:].lstrip(" ")))
     if here >= len(text) or text[here] == "}":
         return "", start
-    if text[here] == "{":
+    if text[here] in "{(":
         end = closing(text, here)
         if end is None:
             return "", start
-        return "{" + _with_braces(text[here + 1 : end]) + "}", end + 1
-    command = re.compile(r"\\[A-Za-z]+").match(text, here)
-    end = command.end() if command else here + 1
-    if command and command.group() in _WITH_ARGUMENT and text[end : end + 1] == "{":
-        end = (closing(text, end) or end - 1) + 1  # \frac\sqrt{3}2
-    return "{" + text[here:end] + "}", end
+        inner = text[here + 1 : end] if text[here] == "{" else text[here : end + 1]  # \sqrt(2)
+        return "{" + _with_braces(inner) + "}", end + 1
+    command = _COMMAND.match(text, here)
+    if command is not None:
+        spelled, end = _command_with_arguments(text, command)
+    else:
+        signed = _SIGNED.match(text, here)
+        end = here + 1 if signed is None else signed.end()
+        spelled = text[here:end]
+    return "{" + spelled + "}", end
+
+
+def _with_currency_behind(money: re.Match[str]) -> str:
+    """An amount of money with its currency as a unit, if it has one."""
+    currency = money["before"] or money["behind"]
+    if not currency:
+        return money.group()
+    return rf"{money['amount']}\text{{ {currency}{' ' + money['per'] if money['per'] else ''}}}"
 
 
 def _log_with_braces(found: re.Match[str]) -> str:

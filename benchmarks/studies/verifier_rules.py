@@ -27,7 +27,7 @@ from math_verify import parse, verify
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
-from hacpo_core.verify import equality, spelling
+from hacpo_core.verify import domains, equality, spelling, units
 from hacpo_core.verify.answers import extract_answer
 from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
@@ -51,7 +51,8 @@ PATTERNS = {
     "clock times": (equality, "_CLOCK"),
     "other bases": (equality, "_IN_BASE"),
     "closed at infinity": (equality, "_CLOSED_AT_INFINITY"),
-    "percent": (equality, "_PERCENT"),
+    "percent": (units, "_PERCENT"),
+    "degree signs": (units, "_DEGREES"),
     "terms": (equality, "_TERM"),
     "sentences": (equality, "_SENTENCE"),
     "two numbers": (equality, "_TWO_NUMBERS"),
@@ -67,12 +68,13 @@ PATTERNS = {
     "layout": (spelling, "_LAYOUT"),
     "row spacing": (spelling, "_ROW_SPACING"),
     "decoration": (spelling, "_DECORATION"),
-    "braces of fractions": (spelling, "_FRACTION"),
-    "braces of roots": (spelling, "_SQRT_OF_SIGN"),
+    "arguments without braces": (spelling, "_TAKES_ARGUMENTS"),
     "bases of logarithms": (spelling, "_LOG_BASE"),
     "variable of an interval": (spelling, "_VARIABLE_OF"),
-    "for all": (spelling, "_FOR_ALL"),
+    "domains": (domains, "_CLAUSE"),
     "degrees in functions": (spelling, "_ANGLE"),
+    "money": (spelling, "_CURRENCY_SIGN"),
+    "degrees in words": (spelling, "_DEGREES"),
     "signs behind an answer": (spelling, "_IDLE_END"),
 }
 FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {

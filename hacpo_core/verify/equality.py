@@ -38,6 +38,7 @@ from sympy import (
 from sympy.logic.boolalg import Boolean
 
 from hacpo_core.verify.answers import normalise
+from hacpo_core.verify.domains import without_domain
 from hacpo_core.verify.lists import Listing, listing
 from hacpo_core.verify.spelling import canonical
 from hacpo_core.verify.units import PERCENT, different_units, without_last_unit, without_unit
@@ -85,8 +86,9 @@ _CLOSED_AT_INFINITY = re.compile(
     r"\\infty ?\]|\[ ?- ?\\infty|(?:\\le(?![a-z])|<=) ?\\infty|- ?\\infty ?(?:\\le(?![a-z])|<=)"
     r"|\\infty ?(?:\\ge(?![a-z])|>=)|(?:\\ge(?![a-z])|>=) ?- ?\\infty"
 )
-ROUNDING = 1e-6
-"""Numbers that math-verify calls equal may differ by this share: it rounds to six decimals."""
+ROUNDING, EXACT = 1e-6, 1e-30
+"""shares by which numbers that math-verify calls equal may differ: it rounds decimals to six places, and what is near
+zero to zero"""
 _DRAWS, _MAX_VARIABLES = 24, 4
 """real points at which two expressions are compared, and the most variables of such expressions"""
 
@@ -112,7 +114,10 @@ def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float
     """
     if unit:
         candidate, gold = without_unit(normalise(candidate), unit), without_unit(normalise(gold), unit)
-    return _equal(canonical(candidate), canonical(gold), tolerance)
+    (given, domain), (expected, expected_domain) = map(without_domain, (canonical(candidate), canonical(gold)))
+    if domain and expected_domain and domain != expected_domain:
+        return False
+    return _equal(given, expected, tolerance)
 
 
 def is_readable(gold: str) -> bool:
@@ -121,7 +126,7 @@ def is_readable(gold: str) -> bool:
     Raises:
         Exception: see `answers_equal`.
     """
-    return _is_readable(canonical(gold))
+    return _is_readable(without_domain(canonical(gold))[0])
 
 
 @lru_cache(maxsize=1024)
@@ -291,9 +296,12 @@ def _is_within(given: object, expected: object, tolerance: float) -> bool:
 
 
 def _differ(given: object, expected: object) -> bool:
-    """Whether two numbers that math-verify calls equal differ by more than `ROUNDING`."""
+    """Whether two numbers that math-verify calls equal differ by more than `ROUNDING`, or `EXACT` without decimals."""
     one, other = _value(given), _value(expected)
-    return one is not None and other is not None and bool(abs(one - other) > abs(other) * ROUNDING)
+    if one is None or other is None:
+        return False
+    share = ROUNDING if one.has(Float) or other.has(Float) else Rational(EXACT)
+    return bool(abs(one - other) > abs(other) * share)
 
 
 def _is_same_decimal(given: object, expected: object) -> bool:

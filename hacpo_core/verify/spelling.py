@@ -34,6 +34,7 @@ _SIGNS = {
     "∅": r"\emptyset ",
     "\N{NO-BREAK SPACE}": " ",
 }
+_SIGNS |= {sign: rf"\mathbb{{{name}}}" for sign, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)} | {"∀": r"\forall "}
 _SIGNS |= {"€": r"\euro ", "£": r"\pounds ", "¥": r"\yen ", "¢": r"\cents "}
 _SIGNS |= dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}\N{HYPHEN}\N{NON-BREAKING HYPHEN}", "-")
 _UNICODE = str.maketrans(_SIGNS)
@@ -58,6 +59,7 @@ _SPELLINGS = (
     (re.compile(rf"\\varnothing{_NO_LETTER}"), r"\\emptyset"),
     (re.compile(rf"\\langle{_NO_LETTER}"), "("),
     (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),
+    (re.compile(rf"\\forall{_NO_LETTER}"), r"\\text{ for all } "),
     (re.compile(r"\^ ?\{ ?\\circ ?\}|\\degree\b|\\deg\b"), r"^\\circ"),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"([_^]) ?\{ ?(\w) ?\}"), r"\1\2"),
@@ -89,10 +91,6 @@ _LOG_BASE = re.compile(r"\\log ?_ ?(\w|\{[^{}]*\}) ?(\d+(?:\.\d+)?|[A-Za-z](?![A
 _SEPARATED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d|,\d)")
 _SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
 _VARIABLE_OF = re.compile(r"^[A-Za-z](?:_\w)? ?\\in ?(?=[(\[\\{])")
-_FOR_ALL = re.compile(
-    r"(?<=\S),? ?(?:\\text ?\{ ?)?\(?\bfor (?:all|any|every|each) ?\}?\$? ?(?:real (?:numbers? ?)?)?\}?\$? ?"
-    r"(?:\\?[A-Za-z](?:_\w)?)?\$?(?: ?\\in ?\\(?:mathbb|mathbf) ?\{?R\}?| in R)?\$?[})]*[ .]*$"
-)
 _DEGREES = re.compile(r"(?<=[\d)}a-z]) ?(?:\\text ?\{ ?degrees? ?\}|(?<![a-z])degrees?(?![A-Za-z]))(?! ?(?:\\text ?\{ ?)?[CFK])")
 _ANGLE_INSIDE = re.compile(
     r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?(?![a-z])|\\?(?:log|ln|lg|exp)(?![a-z])|\^ ?\{[^{}]*\^\\circ"
@@ -109,7 +107,6 @@ def canonical(answer: str) -> str:
     answer = _SEPARATED.sub(_without_separators, answer)
     answer = _with_latex_signs(answer)
     answer = _LAYOUT.sub("", _ROW_SPACING.sub(r"\\\\", answer))
-    answer = _FOR_ALL.sub("", answer)
     for pattern, spelling in _SPELLINGS:
         answer = pattern.sub(spelling, answer)
     answer = _undecorated(_BLANK.sub(" ", answer)).strip()

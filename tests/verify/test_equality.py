@@ -103,6 +103,33 @@ e^{\pi/6} <= e^{30^\circ}
 \$5 per hour <= \$5
 \$\frac{1}{2} <= \$0.50
 -\$0.50 <= \$-0.50
+f(x)=2x, \forall x\in\mathbb{R} <= f(x)=2x
+f(x)=2x <= f(x)=2x, \forall x\in\mathbb{R}
+f(x)=2x <= f(x)=2x \quad \forall x \in \mathbb R
+f(x)=2x \quad \forall x <= f(x)=2x
+f(x)=2x <= f(x)=2x, ∀x ∈ ℝ
+f(x)=2x <= f(x)=2x \text{ for all real numbers } x
+f(x)=2x <= f(x)=2x \text{ for every } x \in \mathbb{R}
+f(x)=2x \text{ where } x \in \mathbb{R} <= f(x)=2x
+f(x)=2x <= f(x)=2x \text{ where } x \in \mathbb{R}
+f(x)=2x <= f(x)=2x, \text{ where } x \text{ is real}
+2\pi k \text{ where } k \in \mathbb{Z} <= 2\pi k
+2\pi k, k \in \mathbb{Z} <= 2\pi k
+2\pi k <= 2\pi k, k \in \mathbb{Z}
+2\pi k, k \in \mathbb{Z} <= 2\pi k \text{ where } k \text{ is an integer}
+2\pi k \text{ for integers } k <= 2\pi k, k \in \mathbb{Z}
+f(x)=cx \text{ where } c \text{ is a constant} <= f(x)=cx
+f(x)=cx <= f(x)=cx \text{ for some constant } c
+f(x)=cx <= f(x)=cx for any constant c
+f(x)=cx, c \in \mathbb{R} <= f(x) = cx
+\mathbb{R} <= x \in \mathbb{R}
+\frac{1}{2} <= \frac{1}{2} \text{ for all } n
+n^2 \text{ for } n \in \mathbb{N} <= n^2
+n=3 <= n=3 with n \in \mathbb{N}
+x>0 <= x>0, x \in \mathbb{R}
+x \in \mathbb{R} <= \mathbb{R}
+\frac18 <= \cos 20^\circ \cos 40^\circ \cos 80^\circ
+1/3 <= 0.3333333
 """
 WRONG = r"""
 \frac{2^{2005}+1}{3 \cdot 2^{2006}} <= \frac{1}{3 \cdot 2^{2006}}
@@ -176,6 +203,19 @@ e^{30^\circ} <= e^{30}
 £5 <= \$5
 \$5 <= x = 5 cents
 \$5, \$6 <= 5 cents, 6 cents
+f(x)=2x <= f(x)=2x \text{ where } x>0
+2\pi k, k \in \mathbb{Z} <= 2\pi k, k \in \mathbb{R}
+2\pi k, k \in \mathbb{Z} <= 2\pi k, k \in \mathbb{N}
+2\pi k, k \in \mathbb{Z} <= \pi k, k \in \mathbb{Z}
+x=5, y \in \mathbb{R} <= x=5
+x=5 <= x=5, y \in \mathbb{R}
+f(x)=2x, \forall x>0 <= f(x)=2x, \forall x<0
+f(x)=2x <= f(x)=3x, \forall x\in\mathbb{R}
+f(x)=2x <= f(x)=2x for x \neq 0
+\sqrt{2} <= \sqrt{2}+10^{-18}
+\frac{\pi}{10^{20}} <= \frac{\pi}{10^{20}} + 10^{-30}
+1/1000000 <= 1/1000001
+\frac{1}{3} <= \frac{333333333}{1000000000}
 """
 
 

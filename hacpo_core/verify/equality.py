@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import (
     Add,
+    Basic,
     E,
     Eq,
     Expr,
@@ -26,6 +29,8 @@ from sympy import (
     Float,
     I,
     Interval,
+    MatrixBase,
+    MatrixExpr,
     Mul,
     Pow,
     Rational,
@@ -39,7 +44,7 @@ from sympy.logic.boolalg import Boolean
 
 from hacpo_core.verify.answers import normalise
 from hacpo_core.verify.domains import without_domain
-from hacpo_core.verify.lists import Listing, listing
+from hacpo_core.verify.lists import Listing, chain, listing
 from hacpo_core.verify.spelling import canonical
 from hacpo_core.verify.units import PERCENT, different_units, without_last_unit, without_unit
 
@@ -63,6 +68,8 @@ _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
 _APPROXIMATELY = re.compile(r" ?\\approx\b ?")
+_DECIMAL = re.compile(r"-?\d*\.(\d+)")
+_NAME = re.compile(r"(?!(?:\\pi|e)(?![A-Za-z]))\\?[A-Za-z]+'?(?:_\w)?(?: ?\([^()]*\))?")
 _AMOUNTS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _AMOUNT = re.compile(rf"(?<=\d)( *(?:\\text\{{ ?)?)({'|'.join(_AMOUNTS)})s?\b", re.IGNORECASE)
 _IN_BASE = re.compile(r"[\dA-F]*\d[\dA-F]*_(\d+)")
@@ -89,6 +96,8 @@ _CLOSED_AT_INFINITY = re.compile(
 ROUNDING, EXACT = 1e-6, 1e-30
 """shares by which numbers that math-verify calls equal may differ: it rounds decimals to six places, and what is near
 zero to zero"""
+_MAX_COMPARED = 4
+"""the most members of a set of which each pair is compared"""
 _DRAWS, _MAX_VARIABLES = 24, 4
 """real points at which two expressions are compared, and the most variables of such expressions"""
 
@@ -168,14 +177,52 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
         return False  # math-verify drops the base of a number
     if len(_CLOSED_AT_INFINITY.findall(given)) > len(_CLOSED_AT_INFINITY.findall(expected)):
         return False  # sympy opens such an interval
-    by_members = _members_agree(listing(given), listing(expected), tolerance)
+    whole, expected_whole = listing(given), listing(expected)
+    by_members = _members_agree(whole, expected_whole, tolerance)
     if by_members is not None:
         return by_members
-    return _values_agree(given, expected, tolerance)
+    is_equal = _values_agree(given, expected, tolerance)
+    several = (whole or expected_whole) if whole is None or expected_whole is None else None
+    return is_equal and (several is None or several.has_order or not _has_repeated(several, tolerance))
 
 
 def _values_agree(given: str, expected: str, tolerance: float) -> bool:
-    """Whether two single values agree, with their percent signs and units."""
+    """Whether two single values agree, with their percent signs and units, and the sides of a chain with each other."""
+    sides, expected_sides = chain(given), chain(expected)
+    if len(sides) > 2 and len(expected_sides) == 2 and sides[0] == expected_sides[0]:
+        sides, expected_sides = sides[1:], expected_sides[1:]
+    if len(sides) == 1 and len(expected_sides) == 2 and _NAME.fullmatch(expected_sides[0]):
+        return _single_values_agree(given, expected_sides[1], tolerance)
+    if len(expected_sides) > 1 or len(sides) == 1 or (len(sides) == 2 and _NAME.fullmatch(sides[0])):
+        return _single_values_agree(given, expected, tolerance)
+    return _chain_agrees(sides, expected_sides[0], tolerance)
+
+
+def _chain_agrees(sides: Sequence[str], expected: str, tolerance: float) -> bool:
+    """Whether a side of a chain is the gold answer, and no other side is another value; decimals may be rounded.
+
+    The first side may be a name, or an expression with variables that has a constant value.
+    """
+    is_any = False
+    for side in sides:
+        if _single_values_agree(side, expected, tolerance):
+            is_any = True
+        elif not (_is_rounded(side, expected) or _is_rounded(expected, side)) and not _is_name(
+            side, sides[0], expected
+        ):
+            return False
+    return is_any
+
+
+def _is_name(side: str, first: str, expected: str) -> bool:
+    """Whether a side of a chain says what has the value that the other sides give."""
+    constant, *_ = _parsed(expected, is_term=False)[1] or (None,)
+    if constant is None or _has_variables(constant):
+        return side is first and bool(_NAME.fullmatch(side))
+    return not _is_constant(side)
+
+
+def _single_values_agree(given: str, expected: str, tolerance: float) -> bool:
     given, unit = without_last_unit(given) if not _TERM.fullmatch(expected) else (given, None)
     expected, expected_unit = without_last_unit(expected)
     if different_units(unit, expected_unit):
@@ -191,24 +238,42 @@ def _values_agree(given: str, expected: str, tolerance: float) -> bool:
 def _members_agree(given: Listing | None, expected: Listing | None, tolerance: float) -> bool | None:
     """Whether the members of two answers agree; None if they are not both lists, or of kinds that algebra compares."""
     if given is None or expected is None:
-        repeated = given or expected
-        return False if repeated is not None and len(set(repeated.members)) < len(repeated.members) else None
+        return None
     if "{}" in (given.brackets, expected.brackets) and given.has_order != expected.has_order:
         return False
-    if given.has_order != expected.has_order:
-        return None
+    values, expected_values = given.values, expected.values
+    if expected_values and values.keys() == expected_values.keys():
+        return all(_equal(values[name], value, tolerance) for name, value in expected_values.items())
+    is_in_order = bool(expected_values) and not values
+    if is_in_order and given.brackets not in ("", "()"):
+        return False
     if len(given.members) != len(expected.members):
         return False
-    if given.has_order:
-        same = given.brackets == expected.brackets or len(given.members) > 2
-        pairs = zip(given.members, expected.members, strict=True)
-        return same and all(_equal(one, other, tolerance) for one, other in pairs)
-    return _match(list(given.members), list(expected.members), tolerance)
+    if not expected.has_order and not is_in_order:
+        brackets = given.brackets if len(given.members) == 2 else ""
+        return "[" not in brackets and "]" not in brackets and _match(given, expected, tolerance)
+    same = (
+        given.brackets == expected.brackets
+        or len(given.members) > 2
+        or {given.brackets, expected.brackets} == {"", "()"}
+    )
+    places = tuple(expected_values.values()) if is_in_order else expected.members
+    return same and all(_equal(one, other, tolerance) for one, other in zip(given.members, places, strict=True))
 
 
-def _match(given: list[str], expected: list[str], tolerance: float) -> bool:
+def _has_repeated(several: Listing, tolerance: float) -> bool:
+    """Whether two members of a list or a set are equal."""
+    members = several.members
+    if len(set(members)) < len(members):
+        return True
+    pairs = combinations(members, 2) if several.brackets == "{}" and len(members) <= _MAX_COMPARED else ()
+    return any(_equal(one, other, tolerance) for one, other in pairs)
+
+
+def _match(several: Listing, gold: Listing, tolerance: float) -> bool:
     """Whether each member of one list has its own equal in the other."""
-    for member in [member for member in given if member in expected]:
+    given, expected = list(several.members), list(gold.members)
+    for member in several.members:
         if member in expected:
             given.remove(member)
             expected.remove(member)
@@ -301,7 +366,7 @@ def _differ(given: object, expected: object) -> bool:
     if one is None or other is None:
         return False
     share = ROUNDING if one.has(Float) or other.has(Float) else Rational(EXACT)
-    return bool(abs(one - other) > abs(other) * share)
+    return bool(abs((one - other).doit()) > abs(other.doit()) * share)
 
 
 def _is_same_decimal(given: object, expected: object) -> bool:
@@ -310,6 +375,22 @@ def _is_same_decimal(given: object, expected: object) -> bool:
     if one is None or other is None or not (one.has(Float) or other.has(Float)):
         return False
     return bool(abs(one - other) <= abs(other) * 1e-12)
+
+
+def _is_constant(answer: str) -> bool:
+    """Whether an answer can be read and has no variables."""
+    expressions = _parsed(without_last_unit(answer)[0], is_term=False)[1]
+    return bool(expressions) and bool(getattr(expressions[0], "is_number", not _has_variables(expressions[0])))
+
+
+def _is_rounded(decimal: str, exact: str) -> bool:
+    """Whether a decimal is a number rounded to the decimal's places."""
+    places = _DECIMAL.fullmatch(decimal)
+    expressions = _parsed(exact, is_term=False)[1] if places is not None else ()
+    value = _value(expressions[0]) if expressions else None
+    if places is None or value is None:
+        return False
+    return bool(abs((value - Rational(decimal)).doit()) <= Rational(51, 100) / 10 ** len(places.group(1)))
 
 
 def _computes_with_infinity(expression: object) -> bool:
@@ -378,7 +459,15 @@ def _parsed(answer: str, is_term: bool) -> tuple[tuple[str, ...], tuple[object, 
 def _parse(latex: str, config: tuple[LatexExtractionConfig]) -> tuple[tuple[str, ...], tuple[object, ...]]:
     parsed = parse(f"${latex}$", extraction_config=config, parsing_timeout=None)
     strings = tuple(item for item in parsed if isinstance(item, str))
-    return strings, tuple(item for item in parsed if not isinstance(item, str))
+    expressions = tuple(item for item in parsed if not isinstance(item, str))
+    return strings, tuple(map(_with_matrix_powers, expressions)) if "matrix}^" in latex else expressions
+
+
+def _with_matrix_powers(expression: Any) -> Any:
+    """The expression with powers of matrices computed; math-verify leaves them as powers of numbers, and fails."""
+    powers = expression.atoms(Pow) if isinstance(expression, Basic) else ()
+    matrices = {power: power.doit().doit() for power in powers if isinstance(power.base, MatrixBase | MatrixExpr)}
+    return expression.xreplace(matrices).doit() if matrices else expression
 
 
 def _has_variables(expression: object) -> bool:

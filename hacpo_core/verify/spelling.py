@@ -59,6 +59,7 @@ _SPELLINGS = (
     (re.compile(rf"\\varnothing{_NO_LETTER}"), r"\\emptyset"),
     (re.compile(rf"\\langle{_NO_LETTER}"), "("),
     (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),
+    (re.compile(rf"\\bmod{_NO_LETTER}"), r"\\mod"),
     (re.compile(rf"\\forall{_NO_LETTER}"), r"\\text{ for all } "),
     (re.compile(r"\^ ?\{ ?\\circ ?\}|\\degree\b|\\deg\b"), r"^\\circ"),
     (re.compile(r"\{,\}"), ","),
@@ -91,7 +92,9 @@ _LOG_BASE = re.compile(r"\\log ?_ ?(\w|\{[^{}]*\}) ?(\d+(?:\.\d+)?|[A-Za-z](?![A
 _SEPARATED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d|,\d)")
 _SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?!\d)")
 _VARIABLE_OF = re.compile(r"^[A-Za-z](?:_\w)? ?\\in ?(?=[(\[\\{])")
-_DEGREES = re.compile(r"(?<=[\d)}a-z]) ?(?:\\text ?\{ ?degrees? ?\}|(?<![a-z])degrees?(?![A-Za-z]))(?! ?(?:\\text ?\{ ?)?[CFK])")
+_DEGREES = re.compile(
+    r"(?<=[\d)}a-z]) ?(?:\\text ?\{ ?degrees? ?\}|(?<![a-z])degrees?(?![A-Za-z]))(?! ?(?:\\text ?\{ ?)?[CFK])"
+)
 _ANGLE_INSIDE = re.compile(
     r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?(?![a-z])|\\?(?:log|ln|lg|exp)(?![a-z])|\^ ?\{[^{}]*\^\\circ"
 )

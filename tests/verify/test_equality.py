@@ -130,6 +130,92 @@ x>0 <= x>0, x \in \mathbb{R}
 x \in \mathbb{R} <= \mathbb{R}
 \frac18 <= \cos 20^\circ \cos 40^\circ \cos 80^\circ
 1/3 <= 0.3333333
+x=5,y=6 <= 5,6
+x=5,y=6 <= y=6,x=5
+x=5,y=6 <= (5,6)
+(5,6) <= x=5,y=6
+x=1,x=2 <= 2,1
+x=1,x=2 <= x=2,x=1
+1,2 <= x=2,x=1
+f(x)=x, g(x)=1 <= g(x)=1, f(x)=x
+f(x)=x, g(x)=1 <= x, 1
+AB=9, CD=4 <= 9, 4
+AB=9, CD=4 <= CD = 4, AB = 9
+AB=9, CD=4 <= AB = 9 \text{ and } CD = 4
+x=5 \text{ and } y=6 <= x=5,y=6
+\{1\} <= 1
+1 <= \{1\}
+x<1 \text{ or } x>2 <= (-\infty,1)\cup(2,\infty)
+(-\infty,1)\cup(2,\infty) <= x<1 \text{ or } x>2
+\{1,2\} <= \{1\}\cup\{2\}
+\{1\}\cup\{2\} <= \{1,2\}
+(1,1) <= (x,y)=(1,1)
+(x,y)=(1,1) <= (1,1)
+(1,2) <= (x,y) = (1,2)
+(5,5) <= 5,5
+5,5 <= (5,5)
+5 <= 5 = 5
+5 <= x = 5
+5 <= 2+3 = 5
+5 <= x = 2+3 = 5
+x=5 <= x=5=5
+x=5 <= x=10/2=5
+\frac12 <= \frac24 = \frac12
+0.33 <= \frac13 = 0.33
+0.33 <= \frac13 \approx 0.33
+\frac13 <= \frac13 \approx 0.33
+\frac13 <= \frac13 = 0.33
+3.14 <= \pi = 3.14
+\pi <= \pi = 3.14
+\pi <= \pi \approx 3.14
+10\pi <= 10\pi \approx 31.4
+10 <= \binom52 = 10
+10 <= \binom{5}{2} = \frac{5!}{2!3!} = 10
+2x <= f(x) = x+x = 2x
+5 <= 5=2+3
+y=2x+1 <= y = 2x+1 = 2(x+1/2)
+x^2+y^2=1 <= x^2+y^2=1
+x^2+y^2=1 <= 1 = x^2+y^2
+5 <= a+b = 2+3 = 5
+5 <= |AB| = 5
+(1,2) <= A = (1,2)
+50\% <= \frac12 = 50\%
+50\% <= 0.5 = 50\%
+0.5 <= 0.5 = 50\%
+1 <= \sin 90^\circ = 1
+\frac{1}{3} <= P = \frac{2}{6} = \frac{1}{3}
+\frac{1}{3} <= P(A) = \frac{2}{6} = \frac{1}{3}
+5 <= 17 \mod 12 = 5
+[1,2] <= [1,2] = [1,2]
+1,3 <= (3,1)
+1,3 <= (1,3)
+1,2,3 <= (3,2,1)
+1,2,3 <= [1,2,3]
+5 <= 5 = x
+5 <= x = y = 5
+13.18 <= 56.78 - 43.6 = 13.18
+\frac{1}{3} <= 1 - \frac{2}{3} = 0.333
+5 <= 5.0 = 5
+\sqrt{2} <= 2^{0.5} = \sqrt{2} \approx 1.414
+2 <= p(2) = 8 + 4 - 22 + 12 = 2
+\sum_{n=1}^{3} n <= \sum_{n=1}^{3} n = 6
+6 <= \sum_{n=1}^{3} n = 6
+5 \text{ cm} <= 10/2 = 5 \text{ cm}
+5 <= 17 \mod 12
+5 <= 17 \bmod 12
+17 \bmod 12 <= 5
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^2 <= \begin{pmatrix}7&10\\15&22\end{pmatrix}
+\begin{pmatrix}7&10\\15&22\end{pmatrix} <= \begin{pmatrix}1&2\\3&4\end{pmatrix}^2
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^2 <= \begin{bmatrix}1&2\\3&4\end{bmatrix}^{2}
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^{-1} <= \begin{pmatrix}-2&1\\1.5&-0.5\end{pmatrix}
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^{-1} <= -\frac12\begin{pmatrix}4&-2\\-3&1\end{pmatrix}
+2\begin{pmatrix}1&2\\3&4\end{pmatrix}^2 <= \begin{pmatrix}14&20\\30&44\end{pmatrix}
+\begin{pmatrix}14&20\\30&44\end{pmatrix} <= 2\begin{pmatrix}1&2\\3&4\end{pmatrix}^2
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^n <= \begin{pmatrix}1&2\\3&4\end{pmatrix}^{n}
+\begin{pmatrix}1\\4\end{pmatrix}+\begin{pmatrix}1\\1\end{pmatrix} <= \begin{pmatrix}2\\5\end{pmatrix}
+\begin{pmatrix}1&2\\3&4\end{pmatrix}\begin{pmatrix}1\\1\end{pmatrix} <= \begin{pmatrix}3\\7\end{pmatrix}
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^T <= \begin{pmatrix}1&3\\2&4\end{pmatrix}
+A = \begin{pmatrix}1&2\\3&4\end{pmatrix}^2 <= \begin{pmatrix}7&10\\15&22\end{pmatrix}
 """
 WRONG = r"""
 \frac{2^{2005}+1}{3 \cdot 2^{2006}} <= \frac{1}{3 \cdot 2^{2006}}
@@ -216,6 +302,54 @@ f(x)=2x <= f(x)=2x for x \neq 0
 \frac{\pi}{10^{20}} <= \frac{\pi}{10^{20}} + 10^{-30}
 1/1000000 <= 1/1000001
 \frac{1}{3} <= \frac{333333333}{1000000000}
+x=5,y=6 <= 6,5
+x=5,y=6 <= x=6,y=5
+x=5,y=6 <= (6,5)
+(5,6) <= x=6,y=5
+(5,6) <= 6,5
+f(x)=x, g(x)=1 <= f(x)=1, g(x)=x
+f(x)=x, g(x)=1 <= 1, x
+AB=9, CD=4 <= 4, 9
+x=5,y=6 <= \{6,5\}
+x=5,y=6 <= \{5,6\}
+x=5,y=6 <= x=5,y=6,z=7
+x=5,y=6 <= 5
+x=5,y=6 <= [5,6]
+1 <= \{1, 1.0\}
+\{1\} <= \{1,1.0\}
+\{\frac12\} <= \{\frac12, 0.5\}
+\frac12 <= \{\frac12, 0.5\}
+x=5,y=6 <= y=6
+(1,1) <= (x,y) = (1,2)
+(1,2) <= (x, y) = (2,1)
+-2 <= -2,-2
+5 <= 6 = 5
+5 <= 5 = 6
+5 <= x = 6 = 5
+x=5 <= x=6=5
+\frac12 <= \frac34 = \frac12
+2x <= f(x) = 3x = 2x
+x=5,y=6 <= x=7=5,y=6
+5 <= a+b=4+3=5
+\frac{1}{3} <= P = \frac{2}{5} = \frac{1}{3}
+1,3 <= [1,3]
+1,3 <= [3,1]
+[2,5] <= 2,5
+(1,2,3) <= 3,2,1
+5 <= x = y = 6
+13.18 <= 56.78 - 43.6 = 13.12
+\sqrt{2} <= \sqrt{2} \approx 1.5
+8 <= p(2) = 8 + 4 - 22 + 12 = 8
+7 <= \sum_{n=1}^{3} n = 7
+x=5 <= 6=5
+x=5 <= 3 = x = 5
+6 <= 17 \mod 12
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^2 <= \begin{pmatrix}7&10\\15&23\end{pmatrix}
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^2 <= \begin{pmatrix}1&4\\9&16\end{pmatrix}
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^{-1} <= \begin{pmatrix}-2&1\\1.5&0.5\end{pmatrix}
+\begin{pmatrix}1&2\\3&4\end{pmatrix}^n <= \begin{pmatrix}1&2\\3&5\end{pmatrix}^{n}
+5 <= \begin{pmatrix}1&2\\3&4\end{pmatrix}^2
+\begin{pmatrix}1\\2\end{pmatrix} <= \begin{pmatrix}1&2\end{pmatrix}
 """
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 _CLAUSE = re.compile(
-    r"(?<=\S)[ ,;]*(?:\\text ?\{ ?)?\(?"
-    r"(?:(?P<all>\bfor (?:all|any|every|each)\b)|\b(?:for|where|with)\b|(?P<comma>[,;]) ?(?=\\?[A-Za-z]+(?:_\w)? ?\\in))"
-    r"(?P<rest>[^=<>]*)$"
+    r"(?<=\S)[ ,;]*(?:\\text ?\{ ?)?\(?(?:(?P<all>\bfor (?:all|any|every|each)\b)|\b(?:for|where|with)\b"
+    r"|(?P<comma>[,;]) ?(?=\\?[A-Za-z]+(?:_\w)? ?\\in))(?P<rest>[^=<>]*)$"
 )
 _IDLE = re.compile(r"\\(?:text|mathbb|mathbf|mathrm|Bbb)(?![a-z])|\\(?=in(?![a-z]))|[{}()$.,]|\s+")
 _NAMES = {"R": "real", "Z": "integer", "N": "natural", "Q": "rational", "C": "complex", "constant": ""}
 _DOMAIN = re.compile(
-    r"(?:(?P<variable>(?:[A-Za-z]|\\[a-z]+)(?:_\w)?) )*?(?:(?:in|is|are|an|a|any|all|some|arbitrary|belongs to|the set of) )*"
-    rf"(?:(?P<domain>{'|'.join(filter(None, (*_NAMES, *_NAMES.values())))})s?)?(?: (?:numbers?|values?(?: of)?))?"
-    r"(?: ?\\?[A-Za-z](?:_\w)?)?",
+    r"(?:(?P<variable>(?:[A-Za-z]|\\[a-z]+)(?:_\w)?) )*?"
+    r"(?:(?:in|is|are|an|a|any|all|some|arbitrary|belongs to|the set of) )*"
+    rf"(?:(?P<domain>{'|'.join(filter(None, (*_NAMES, *_NAMES.values())))})s?)?"
+    r"(?: (?:numbers?|values?(?: of)?))?(?: ?\\?[A-Za-z](?:_\w)?)?"
 )
 
 

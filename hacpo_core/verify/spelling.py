@@ -99,7 +99,7 @@ _ANGLE_INSIDE = re.compile(
     r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?(?![a-z])|\\?(?:log|ln|lg|exp)(?![a-z])|\^ ?\{[^{}]*\^\\circ"
 )
 _ANGLE = re.compile(
-    r"(?P<angle>(?<![\w.])\d+(?:\.\d+)?|(?<![A-Za-z\\])[a-z]|\\[A-Za-z]+|\\frac\{[^{}]*\}\{[^{}]*\}|\([^()]*\)) ?\^ ?\\circ"
+    r"((?<![\w.])\d+(?:\.\d+)?|(?<![A-Za-z\\])[a-z]|\\[A-Za-z]+|\\frac\{[^{}]*\}\{[^{}]*\}|\([^()]*\)) ?\^ ?\\circ"
 )
 _IDLE_END = re.compile(r"[\s.,;:\\]+$")
 

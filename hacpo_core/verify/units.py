@@ -23,7 +23,8 @@ _SPELLED = {
     "oz": "ounce", "ms": "millisecond", "s": "sec second", "min": "minute", "h": "hr hour",
     "d": "day", "wk": "week", "mo": "month", "yr": "year", "l": "liter litre", "ml": "milliliter millilitre",
     "usd": "dollar", "cent": "", "eur": "euro", "lb": "pound gbp", "yen": "jpy", "percent": "", "degree": "deg",
-    "celsius": "", "fahrenheit": "", "rad": "radian", "mph": "", "n": "newton", "j": "joule", "w": "watt", "hz": "hertz",
+    "celsius": "", "fahrenheit": "", "rad": "radian", "mph": "", "n": "newton", "j": "joule", "w": "watt",
+    "hz": "hertz",
 }  # fmt: skip
 _KEYS = {name: key for key, names in _SPELLED.items() for name in (key, *names.split())}
 _SCRIPT = re.compile(r"\^\{?(\w)\}?")

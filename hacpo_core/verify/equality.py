@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -28,6 +29,7 @@ from sympy import (
     FiniteSet,
     Float,
     I,
+    Intersection,
     Interval,
     MatrixBase,
     MatrixExpr,
@@ -57,6 +59,7 @@ _AS_WRITTEN = (
     ),
 )
 _IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_NUMBER_IN_TEXT = re.compile(r"\\text\{(?:[^{}]*[^{}\w^.])?\d[^{}]*\}")
 _SENTENCE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}(?:,? [A-Za-z]{2,}){3}")
 _UNIT_IN_TEXT = re.compile(r"\\text\{[^{}]*\}(?:\^\{?\d\}?)?$")
 _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})")  # sympy would write 1e999999999 out in full
@@ -68,6 +71,8 @@ _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
 _APPROXIMATELY = re.compile(r" ?\\approx\b ?")
+_AND = re.compile(r" ?(?:\\text ?\{ ?and ?\}|\band\b|\\(?:wedge|land)(?![A-Za-z])) ?")
+_CONJUNCTION = re.compile(rf"(?:[<>]|\\[lg]e(?![a-z]))[^,;]*?{_AND.pattern}[^,;]*(?:[<>]|\\[lg]e(?![a-z]))")
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
 _NAME = re.compile(r"(?!(?:\\pi|e)(?![A-Za-z]))\\?[A-Za-z]+'?(?:_\w)?(?: ?\([^()]*\))?")
 _AMOUNTS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
@@ -88,7 +93,7 @@ _NEGATION = re.compile(
     r"|\b(?:not|cannot|never|neither|nor|except|without|unequal|different from|non(?= ))\b",
     re.IGNORECASE,
 )
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))? *(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
 _CLOSED_AT_INFINITY = re.compile(
     r"\\infty ?\]|\[ ?- ?\\infty|(?:\\le(?![a-z])|<=) ?\\infty|- ?\\infty ?(?:\\le(?![a-z])|<=)"
     r"|\\infty ?(?:\\ge(?![a-z])|>=)|(?:\\ge(?![a-z])|>=) ?- ?\\infty"
@@ -170,14 +175,27 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
         return letters.casefold() == expected_letters.casefold() and len(letters) > 1
     if len(_NEGATION.findall(given)) != len(_NEGATION.findall(expected)):
         return False
-    clock, expected_clock = _clock(given), _clock(expected)
-    if clock is not None and expected_clock is not None:
-        return clock[:3] == expected_clock[:3] and expected_clock[3] in ("", clock[3])
+    if len(_NUMBER_IN_TEXT.findall(given)) > len(_NUMBER_IN_TEXT.findall(expected)):
+        return False  # math-verify drops text: 12 \text{ (or 13)}
+    time, expected_time = _time(given), _time(expected)
+    if time is not None and expected_time is not None:
+        return _same_time(time, expected_time)
     if _has_another_base(letters, expected_letters):
         return False  # math-verify drops the base of a number
     if len(_CLOSED_AT_INFINITY.findall(given)) > len(_CLOSED_AT_INFINITY.findall(expected)):
         return False  # sympy opens such an interval
+    if _CONJUNCTION.search(given) or _CONJUNCTION.search(expected):
+        numbers, expected_numbers = _numbers_of_all(given), _numbers_of_all(expected)
+        if numbers is not None and expected_numbers is not None:
+            return bool(numbers == expected_numbers)
     whole, expected_whole = listing(given), listing(expected)
+    if (
+        whole is not None
+        and not whole.brackets
+        and r"\cup" in expected
+        and all(each[0] in "([" for each in whole.members)
+    ):
+        given, whole = r"\cup ".join(whole.members), None
     by_members = _members_agree(whole, expected_whole, tolerance)
     if by_members is not None:
         return by_members
@@ -189,8 +207,12 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
 def _values_agree(given: str, expected: str, tolerance: float) -> bool:
     """Whether two single values agree, with their percent signs and units, and the sides of a chain with each other."""
     sides, expected_sides = chain(given), chain(expected)
-    if len(sides) > 2 and len(expected_sides) == 2 and sides[0] == expected_sides[0]:
+    if len(sides) > 1 and len(expected_sides) == 2 and sides[0] == expected_sides[0]:
         sides, expected_sides = sides[1:], expected_sides[1:]
+        given, expected = sides[0], expected_sides[0]
+    elif len(expected_sides) > 1 and all(map(_is_constant, expected_sides)):
+        expected_sides = expected_sides[:1]
+        expected = expected_sides[0]
     if len(sides) == 1 and len(expected_sides) == 2 and _NAME.fullmatch(expected_sides[0]):
         return _single_values_agree(given, expected_sides[1], tolerance)
     if len(expected_sides) > 1 or len(sides) == 1 or (len(sides) == 2 and _NAME.fullmatch(sides[0])):
@@ -228,7 +250,7 @@ def _single_values_agree(given: str, expected: str, tolerance: float) -> bool:
     if different_units(unit, expected_unit):
         return False
     if given == expected or _equal_by_algebra(given, expected, tolerance):
-        return True
+        return unit != PERCENT or expected_unit is not None or not _is_share(expected)
     if (unit == PERCENT) == (expected_unit == PERCENT):
         return False
     share, whole = (given, expected) if unit == PERCENT else (expected, given)
@@ -285,13 +307,36 @@ def _match(several: Listing, gold: Listing, tolerance: float) -> bool:
     return not expected
 
 
-def _clock(answer: str) -> tuple[int, int, int, str] | None:
-    """Hours, minutes, seconds and "a", "p" or "" of a time."""
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """A time as on a clock's face, with "a", "p" or "" for the half of the day."""
+
+    hours: int
+    minutes: int
+    seconds: int
+    half: str
+
+    @property
+    def of_day(self) -> tuple[int, int, int] | None:
+        """Hours from 0 to 23, minutes and seconds; None if the half of the day is unknown."""
+        if not self.half:
+            return None if 1 <= self.hours <= 12 else (self.hours, self.minutes, self.seconds)
+        return self.hours % 12 + (12 if self.half == "p" else 0), self.minutes, self.seconds
+
+
+def _time(answer: str) -> _Time | None:
     found = _CLOCK.fullmatch(_IN_TEXT.sub(r"\1", answer).strip())
     if found is None:
         return None
     hours, minutes, seconds, half = found.groups(default="")
-    return int(hours), int(minutes), int(seconds or 0), half.lower()
+    return _Time(int(hours), int(minutes), int(seconds or 0), half.lower())
+
+
+def _same_time(given: _Time, expected: _Time) -> bool:
+    """Whether two times are the same; a half of the day that the gold answer does not name is not asked for."""
+    if expected.half == "" and replace(given, half="") == expected:
+        return True
+    return given.of_day is not None and given.of_day == expected.of_day
 
 
 def _equal_by_algebra(given: str, expected: str, tolerance: float) -> bool:
@@ -383,6 +428,13 @@ def _is_constant(answer: str) -> bool:
     return bool(expressions) and bool(getattr(expressions[0], "is_number", not _has_variables(expressions[0])))
 
 
+def _is_share(answer: str) -> bool:
+    """Whether an answer is a number between 0 and 1, of which 0.5% is not another spelling."""
+    expressions = _parsed(answer, is_term=False)[1]
+    value = _value(expressions[0]) if expressions else None
+    return value is not None and bool((value > 0) & (value <= 1))
+
+
 def _is_rounded(decimal: str, exact: str) -> bool:
     """Whether a decimal is a number rounded to the decimal's places."""
     places = _DECIMAL.fullmatch(decimal)
@@ -416,6 +468,14 @@ def _numbers_of(expression: object) -> object:
         return Union(*(part.as_set() for part in parts))
     except NotImplementedError:  # sympy cannot solve it
         return None
+
+
+def _numbers_of_all(answer: str) -> object:
+    """The numbers that satisfy all of several inequalities joined by "and", or that are in an interval."""
+    parts = [part for inequality in _AND.split(answer) for part in _parsed(inequality, is_term=False)[1][:1] or (None,)]
+    names = {name for part in parts for name in getattr(part, "free_symbols", ())}
+    numbers: Any = [_numbers_of(part) for part in parts]
+    return None if None in numbers or len(names) > 1 else Intersection(*numbers)
 
 
 def _value(expression: object) -> Any:

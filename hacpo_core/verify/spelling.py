@@ -43,6 +43,9 @@ _PLAIN_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
 
 _NO_LETTER = r"(?![A-Za-z])"
+_DOTS = re.compile(r"(\.\d{0,20}?)(?:(\d)\2{2,40}|(\d{2,10})\3) ?(?:\.\.\.|…|\\[lc]?dots(?![a-z]))")
+_DOTTED = re.compile(r"(\.\d*)\\dot ?\{?(\d)\}?(?:(\d*)\\dot ?\{?(\d)\}?)?")
+_ABOUT = re.compile(r"^(?:approximately|approx\.?|about|roughly|exactly) | \(?(?:approximately|approx\.?|exactly)\)?$")
 _LAYOUT = re.compile(
     rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?|bf|it|rm|sf|tt|large|Large"
     rf"|LARGE|huge|small|normalsize){_NO_LETTER}|\\(?:textcolor|color) ?\{{[^{{}}]*\}}"
@@ -50,6 +53,8 @@ _LAYOUT = re.compile(
 _MATH = re.compile(r"(?<!\\)\\[\[\]()]")
 _ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
 _BLANK = re.compile(r"(?<!\\)\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
+_WORDS = ("pi", "sqrt", "sin", "cos", "tan", "ln", "log", "alpha", "beta", "gamma", "theta", "lambda", "omega")
+"""names that plain text has for LaTeX's commands"""
 _SPELLINGS = (
     (re.compile(rf"\\[dtc]frac{_NO_LETTER}"), r"\\frac"),
     (re.compile(rf"\\[dt]binom{_NO_LETTER}"), r"\\binom"),
@@ -60,6 +65,9 @@ _SPELLINGS = (
     (re.compile(rf"\\langle{_NO_LETTER}"), "("),
     (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),
     (re.compile(rf"\\bmod{_NO_LETTER}"), r"\\mod"),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(rf"(?<![\\A-Za-z])({'|'.join(_WORDS)}){_NO_LETTER}"), r"\\\1"),
+    (re.compile(rf"(?<![\\A-Za-z])infinity{_NO_LETTER}"), r"\\infty"),
     (re.compile(rf"\\forall{_NO_LETTER}"), r"\\text{ for all } "),
     (re.compile(r"\^ ?\{ ?\\circ ?\}|\\degree\b|\\deg\b"), r"^\\circ"),
     (re.compile(r"\{,\}"), ","),
@@ -101,28 +109,35 @@ _ANGLE_INSIDE = re.compile(
 _ANGLE = re.compile(
     r"((?<![\w.])\d+(?:\.\d+)?|(?<![A-Za-z\\])[a-z]|\\[A-Za-z]+|\\frac\{[^{}]*\}\{[^{}]*\}|\([^()]*\)) ?\^ ?\\circ"
 )
+_SETS_IN_WORDS = (
+    (re.compile(r"(?:\\text ?\{ ?)?(?:all )?(?:real numbers|reals) ?\}?", re.IGNORECASE), r"\mathbb{R}"),
+    (re.compile(r"(?:\\text ?\{ ?)?(?:there (?:is|are) )?no (?:real )?solutions? ?\}?", re.IGNORECASE), r"\emptyset"),
+)
 _IDLE_END = re.compile(r"[\s.,;:\\]+$")
 
 
 def canonical(answer: str) -> str:
     """The answer in one spelling; answers that differ in spelling alone become equal texts."""
+    answer = _DOTS.sub(r"\1\\overline{\2\3}", answer)
     answer = normalise(_DOLLAR.sub(r"\\dollar ", _MATH.sub("", answer)))
     answer = _SEPARATED.sub(_without_separators, answer)
     answer = _with_latex_signs(answer)
     answer = _LAYOUT.sub("", _ROW_SPACING.sub(r"\\\\", answer))
+    answer = _DOTTED.sub(lambda found: rf"{found[1]}\overline{{{found[2]}{found[3] or ''}{found[4] or ''}}}", answer)
     for pattern, spelling in _SPELLINGS:
         answer = pattern.sub(spelling, answer)
     answer = _undecorated(_BLANK.sub(" ", answer)).strip()
     answer = _SPACED_GROUPS.sub(lambda found: found.group().replace(" ", ""), answer)
     answer = _with_braces(answer)
     answer = _LOG_BASE.sub(_log_with_braces, answer)
-    answer = _VARIABLE_OF.sub("", answer)
+    answer = _VARIABLE_OF.sub("", _ABOUT.sub("", answer))
     if _CURRENCY_SIGN.search(answer):
         answer = _CURRENCY_SIGN.sub("", _MONEY.sub(_with_currency_behind, answer))
     answer = _DEGREES.sub(r"^\\circ", answer)
     if _ANGLE_INSIDE.search(answer):
         answer = _ANGLE.sub(r"(\\frac{\1\\pi}{180})", answer)
-    return " ".join(_IDLE_END.sub("", answer).split())
+    answer = " ".join(_IDLE_END.sub("", answer).split())
+    return next((sign for words, sign in _SETS_IN_WORDS if words.fullmatch(answer)), answer)
 
 
 def _without_separators(number: re.Match[str]) -> str:

@@ -71,7 +71,7 @@ def _other_values(gold: str) -> Iterator[tuple[str, str]]:
     Only where the result surely differs: zero, infinity, both signs at once, remainders and words are left out.
     """
     bare = _IN_TEXT.sub("", gold).strip().strip("$")
-    if re.search(r"[<>:]|\\(?:pm|mp|infty|le|ge|neq|cup|cap|in|[bp]?mod|emptyset|mathbb)(?![a-z])", bare):
+    if re.search(r"[<>:]|\\(?:pm|mp|approx|infty|le|ge|neq|cup|cap|in|[bp]?mod|emptyset|mathbb)(?![a-z])", bare):
         return
     if re.search("[A-Za-z]{2}", re.sub(r"\\[A-Za-z]+", "", bare)) or not re.search("[1-9A-Za-z]", bare):
         return

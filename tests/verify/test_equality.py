@@ -216,6 +216,46 @@ x^2+y^2=1 <= 1 = x^2+y^2
 \begin{pmatrix}1&2\\3&4\end{pmatrix}\begin{pmatrix}1\\1\end{pmatrix} <= \begin{pmatrix}3\\7\end{pmatrix}
 \begin{pmatrix}1&2\\3&4\end{pmatrix}^T <= \begin{pmatrix}1&3\\2&4\end{pmatrix}
 A = \begin{pmatrix}1&2\\3&4\end{pmatrix}^2 <= \begin{pmatrix}7&10\\15&22\end{pmatrix}
+12 <= about 12
+12 <= 12 (approximately)
+12 <= 12 = x
+1/3 <= 0.333...
+1/3 <= 0.333\ldots
+1/3 <= 0.\dot{3}
+2\pi <= 2pi
+2\pi <= 2 pi
+2\pi <= 2*pi
+x^2+1 <= x**2+1
+1/3 <= 0.333...
+1/3 <= 0.333\ldots
+1/3 <= 0.\dot{3}
+1/6 <= 0.1666...
+1/6 <= 0.1\dot6
+1/7 <= 0.\dot{1}4285\dot{7}
+2/3 <= 0.666…
+12 <= about 12
+12 <= approximately 12
+12 <= 12 (approximately)
+2\pi <= 2pi
+2\pi <= 2 pi
+2\pi <= 2*pi
+x^2+1 <= x**2+1
+\alpha=1, \beta=4 <= alpha = 1, beta = 4
+\sin\theta <= sin(theta)
+[1,2] <= x \ge 1 \text{ and } x \le 2
+(-\infty,1)\cup(2,\infty) <= (-\infty,1),(2,\infty)
+\mathbb{R} <= \text{all real numbers}
+\text{all real numbers} <= \mathbb{R}
+4:30 \text{ p.m.} <= 16:30
+12:30 \text{ a.m.} <= 0:30
+x>1 \text{ and } x<2 <= (1,2)
+(1,2)\cup(2,\infty) <= (1,2),(2,\infty)
+1 < x \text{ and } x < 2 <= 1<x<2
+(1,2) <= 1<x \wedge x<2
+0.56 = 56\% <= 0.56
+0.56 = 56\% <= 56\%
+\binom52 = 10 <= 10
+4:30 \text{ p.m.} <= 16:30
 """
 WRONG = r"""
 \frac{2^{2005}+1}{3 \cdot 2^{2006}} <= \frac{1}{3 \cdot 2^{2006}}
@@ -350,6 +390,17 @@ x=5 <= 3 = x = 5
 \begin{pmatrix}1&2\\3&4\end{pmatrix}^n <= \begin{pmatrix}1&2\\3&5\end{pmatrix}^{n}
 5 <= \begin{pmatrix}1&2\\3&4\end{pmatrix}^2
 \begin{pmatrix}1\\2\end{pmatrix} <= \begin{pmatrix}1&2\end{pmatrix}
+\frac{1}{2} <= \frac12\%
+50\% <= 50 cm
+12 <= 12 \text{ (or 13)}
+0.5 <= 0.5\%
+1 <= 1\%
+5 <= 5 \text{ hours and 30 minutes}
+(-\infty,1)\cup(2,\infty) <= x<1 \text{ and } x>2
+4:30 \text{ p.m.} <= 4:30
+x<1 \text{ or } x>2 <= x<1 \text{ and } x>2
+x>1 \text{ and } x<2 <= x<2 \text{ or } x>1
+\frac{d x}{d t}=k x-a <= \frac{d x}{d t}=10(k x-a)
 """
 
 

@@ -90,7 +90,7 @@ _FURTHER_CHOICE = re.compile(
 )
 _NEGATION = re.compile(
     r"\\neq|\\not(?![A-Za-z])|\\notin|n't\b"
-    r"|\b(?:not|cannot|never|neither|nor|except|without|unequal|different from|non(?= ))\b",
+    r"|\b(?:not|cannot|never|neither|nor|except|without|unequal|wrong|incorrect|invalid|false|different from|non(?= ))\b",
     re.IGNORECASE,
 )
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))? *(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
@@ -157,6 +157,8 @@ def _is_readable(expected: str) -> bool:
 def _is_text(expected: str) -> bool:
     """Whether a gold answer is decided by its text alone: an option, yes or no, a few words, a clock time."""
     letters = _letters(expected)
+    if letters == r"\ldots":  # of a list that goes on
+        return True
     return _SENTENCE.search(expected) is None and any(
         pattern.fullmatch(letters) for pattern in (_OPTION, _TRUTH, _WORD, _CLOCK)
     )

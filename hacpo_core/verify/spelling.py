@@ -45,15 +45,18 @@ _ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
 _NO_LETTER = r"(?![A-Za-z])"
 _DOTS = re.compile(r"(\.\d{0,20}?)(?:(\d)\2{2,40}|(\d{2,10})\3) ?(?:\.\.\.|…|\\[lc]?dots(?![a-z]))")
 _DOTTED = re.compile(r"(\.\d*)\\dot ?\{?(\d)\}?(?:(\d*)\\dot ?\{?(\d)\}?)?")
-_ABOUT = re.compile(r"^(?:approximately|approx\.?|about|roughly|exactly) | \(?(?:approximately|approx\.?|exactly)\)?$")
+_GOES_ON = re.compile(r", ?(?:\.\.\.|…|\\[lc]?dots(?![a-z]))")
+_ABOUT = re.compile(
+    r"^(?:= ?|(?:approximately|approx\.?|about|roughly|exactly) )| \(?(?:approximately|approx\.?|exactly)\)?$"
+)
 _LAYOUT = re.compile(
     rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?|bf|it|rm|sf|tt|large|Large"
-    rf"|LARGE|huge|small|normalsize){_NO_LETTER}|\\(?:textcolor|color) ?\{{[^{{}}]*\}}"
+    rf"|LARGE|huge|small|normalsize){_NO_LETTER}|\\(?:textcolor|color|[hv]?phantom|[hv]space\*?|label) ?\{{[^{{}}]*\}}"
 )
 _MATH = re.compile(r"(?<!\\)\\[\[\]()]")
 _ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
 _BLANK = re.compile(r"(?<!\\)\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~|\s+")
-_WORDS = ("pi", "sqrt", "sin", "cos", "tan", "ln", "log", "alpha", "beta", "gamma", "theta", "lambda", "omega")
+_WORDS = ("pi", "sqrt", "sin", "cos", "tan", "ln", "log", "exp", "alpha", "beta", "gamma", "theta", "lambda", "omega")
 """names that plain text has for LaTeX's commands"""
 _SPELLINGS = (
     (re.compile(rf"\\[dtc]frac{_NO_LETTER}"), r"\\frac"),
@@ -66,12 +69,16 @@ _SPELLINGS = (
     (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),
     (re.compile(rf"\\bmod{_NO_LETTER}"), r"\\mod"),
     (re.compile(r"\*\*"), "^"),
+    (re.compile(r"(?<=\d) ?\^ ?\{? ?\\(?:text|mathrm) ?\{ ?(?:st|nd|rd|th) ?\} ?\}?"), ""),
+    (re.compile(r"\^ ?\{? ?\\prime(?![a-z]) ?\}?"), "'"),
+    (re.compile(r"(?<=\d) ?[xX] ?(?=10 ?\^)"), r"\\times "),
+    (re.compile(r"^(\d+(?:\.\d+)?) ?(?:\\text ?\{ ?to ?\}|to) ?(\d+(?:\.\d+)?)$"), r"\1:\2"),
     (re.compile(rf"(?<![\\A-Za-z])({'|'.join(_WORDS)}){_NO_LETTER}"), r"\\\1"),
     (re.compile(rf"(?<![\\A-Za-z])infinity{_NO_LETTER}"), r"\\infty"),
     (re.compile(rf"\\forall{_NO_LETTER}"), r"\\text{ for all } "),
     (re.compile(r"\^ ?\{ ?\\circ ?\}|\\degree\b|\\deg\b"), r"^\\circ"),
     (re.compile(r"\{,\}"), ","),
-    (re.compile(r"([_^]) ?\{ ?(\w) ?\}"), r"\1\2"),
+    (re.compile(r"([_^]) ?\{ ?(\w) ?\}(?! ?\d)"), r"\1\2"),
     (re.compile(rf"\+ ?\\infty{_NO_LETTER}"), r"\\infty"),
 )
 _DOLLAR = re.compile(r"\\\$|^\s*\$(?=[^$]*$)")
@@ -92,7 +99,9 @@ _LETTER = re.compile(r"[A-Za-z]")
 _NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, "^": 1} | dict.fromkeys(
     (r"\sqrt", r"\overline", r"\bar", r"\vec", r"\hat", r"\text", r"\mathrm", r"\mathbf", r"\boxed"), 1
 )
-_TAKES_ARGUMENTS = re.compile(rf"\\(?:frac|binom|sqrt){_NO_LETTER}|\^(?= ?\\(?!circ{_NO_LETTER})[A-Za-z]| ?-)")
+_TAKES_ARGUMENTS = re.compile(
+    rf"\\(?:frac|binom|sqrt){_NO_LETTER}|\^(?= ?\\(?!(?:circ|prime){_NO_LETTER})[A-Za-z]| ?-)"
+)
 """commands whose arguments may lack braces; of exponents, those that begin with a command or a sign"""
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _SIGNED = re.compile(r"- ?(?:\d+(?:\.\d+)?|[A-Za-z])?")
@@ -118,7 +127,7 @@ _IDLE_END = re.compile(r"[\s.,;:\\]+$")
 
 def canonical(answer: str) -> str:
     """The answer in one spelling; answers that differ in spelling alone become equal texts."""
-    answer = _DOTS.sub(r"\1\\overline{\2\3}", answer)
+    answer = _GOES_ON.sub(r", \\ldots ", _DOTS.sub(r"\1\\overline{\2\3}", answer))
     answer = normalise(_DOLLAR.sub(r"\\dollar ", _MATH.sub("", answer)))
     answer = _SEPARATED.sub(_without_separators, answer)
     answer = _with_latex_signs(answer)

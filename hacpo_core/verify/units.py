@@ -31,7 +31,7 @@ _SCRIPT = re.compile(r"\^\{?(\w)\}?")
 _PERCENT = re.compile(r"(?P<value>.*?) ?(?:\\?%|\\text\{ ?percent ?\}|percent)", re.DOTALL)
 _DEGREES = re.compile(r"(?P<value>.*?) ?\^ ?\\circ(?: ?(?:\\text ?\{ ?)?(?P<scale>[CF])\b ?\}?)?", re.DOTALL)
 _SCALES = {"C": "celsius", "F": "fahrenheit", None: "degree"}
-_POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
+_POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 
 
 @dataclass(frozen=True, slots=True)

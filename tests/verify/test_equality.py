@@ -256,6 +256,23 @@ x>1 \text{ and } x<2 <= (1,2)
 0.56 = 56\% <= 56\%
 \binom52 = 10 <= 10
 4:30 \text{ p.m.} <= 16:30
+3:4 <= 3 to 4
+3:4 <= 3 \text{ to } 4
+1.5 \times 10^3 <= 1.5 x 10^3
+\ln 2 <= ln 2
+\ln 2 <= ln(2)
+e^x <= exp(x)
+\sin x <= sin x
+3:4 <= 3 to 4
+3:4 <= 3 \text{ to } 4
+1.5 \times 10^3 <= 1.5 x 10^3
+e^x <= exp(x)
+5 <= 5 \phantom{6}
+5 <= =5
+5 <= 5^{\text{th}}
+5 <= \sum_{i=1}^{5} 1
+1,3,5,\ldots <= 1,3,5,...
+5 \text{ cm}^2 <= 5 \text{ cm squared}
 """
 WRONG = r"""
 \frac{2^{2005}+1}{3 \cdot 2^{2006}} <= \frac{1}{3 \cdot 2^{2006}}
@@ -401,6 +418,14 @@ x=5 <= 3 = x = 5
 x<1 \text{ or } x>2 <= x<1 \text{ and } x>2
 x>1 \text{ and } x<2 <= x<2 \text{ or } x>1
 \frac{d x}{d t}=k x-a <= \frac{d x}{d t}=10(k x-a)
+5 <= \phantom{5}
+5 <= 5,...
+5 <= x=5 \text{ is wrong}
+5 <= 5 \text{ (wrong)}
+5 <= 5\text{ is false}
+1,3,5 <= 1,3,5,...
+1,3,5,... <= 1,3,5
+5\% <= 5\text{ degrees}
 """
 
 

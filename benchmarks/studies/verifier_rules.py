@@ -27,7 +27,7 @@ from math_verify import parse, verify
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
-from hacpo_core.verify import domains, equality, spelling, units
+from hacpo_core.verify import algebra, clock, domains, equality, parsing, spelling, units
 from hacpo_core.verify.answers import extract_answer
 from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
@@ -48,21 +48,21 @@ def _same(text: str, *_: Any) -> str:
 PATTERNS = {
     "words": (equality, "_WORD"),
     "negation": (equality, "_NEGATION"),
-    "clock times": (equality, "_CLOCK"),
+    "clock times": (clock, "CLOCK"),
     "other bases": (equality, "_IN_BASE"),
     "closed at infinity": (equality, "_CLOSED_AT_INFINITY"),
     "percent": (units, "_PERCENT"),
     "degree signs": (units, "_DEGREES"),
-    "terms": (equality, "_TERM"),
-    "sentences": (equality, "_SENTENCE"),
-    "two numbers": (equality, "_TWO_NUMBERS"),
-    "scientific": (equality, "_SCIENTIFIC"),
-    "point of an integer": (equality, "_POINT_OF_INTEGER"),
-    "repeating decimals": (equality, "_REPEATING"),
-    "mixed numbers": (equality, "_MIXED_NUMBER"),
-    "factors in brackets": (equality, "_FACTOR"),
-    "approximately": (equality, "_APPROXIMATELY"),
-    "amounts": (equality, "_AMOUNT"),
+    "terms": (parsing, "_TERM"),
+    "sentences": (parsing, "SENTENCE"),
+    "two numbers": (parsing, "_TWO_NUMBERS"),
+    "scientific": (parsing, "_SCIENTIFIC"),
+    "point of an integer": (parsing, "_POINT_OF_INTEGER"),
+    "repeating decimals": (parsing, "_REPEATING"),
+    "mixed numbers": (parsing, "_MIXED_NUMBER"),
+    "factors in brackets": (parsing, "_FACTOR"),
+    "approximately": (parsing, "_APPROXIMATELY"),
+    "amounts": (parsing, "_AMOUNT"),
     "thousands": (spelling, "_SEPARATED"),
     "thousands with spaces": (spelling, "_SPACED_GROUPS"),
     "layout": (spelling, "_LAYOUT"),
@@ -83,12 +83,12 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "members": (equality, "_members_agree", lambda *_: None),
     "units": (equality, "without_last_unit", lambda answer: (answer, None)),
     "different units": (equality, "different_units", lambda *_: False),
-    "intervals": (equality, "_numbers_of", lambda _: None),
-    "infinity": (equality, "_computes_with_infinity", lambda _: False),
-    "rounding": (equality, "_differ", lambda *_: False),
-    "decimals": (equality, "_is_same_decimal", lambda *_: False),
-    "real numbers": (equality, "_agree_on_real_numbers", lambda *_: False),
-    "e and i": (equality, "_constants_of_both", lambda *sides: sides),
+    "intervals": (algebra, "_numbers_of", lambda _: None),
+    "infinity": (algebra, "_computes_with_infinity", lambda _: False),
+    "rounding": (algebra, "_differ", lambda *_: False),
+    "decimals": (algebra, "_is_same_decimal", lambda *_: False),
+    "real numbers": (algebra, "_agree_on_real_numbers", lambda *_: False),
+    "e and i": (algebra, "_constants_of_both", lambda *sides: sides),
     "Unicode": (spelling, "_with_latex_signs", _same),
 }
 
@@ -101,9 +101,9 @@ def without(family: str) -> Iterator[None]:
             stack.enter_context(patch.object(*PATTERNS[family], NEVER))
         elif family in FUNCTIONS:
             stack.enter_context(patch.object(*FUNCTIONS[family]))
-        equality._parsed.cache_clear()
+        parsing.parsed.cache_clear()
         yield
-    equality._parsed.cache_clear()
+    parsing.parsed.cache_clear()
 
 
 class _TooLongError(Exception):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 _BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b|\\(?:vee|lor)(?![A-Za-z])")
 _NAMED = re.compile(r"(?P<name>\\?[A-Za-z][^=<>]*?) ?= ?(?P<value>[^=<>]+)")
+AND = re.compile(r" ?(?:\\text ?\{ ?and ?\}|\band\b|\\(?:wedge|land)(?![A-Za-z])) ?")
 _INEQUALITY = re.compile(r"[<>!:]=|=[<>]|[<>]|\\(?:neq|le|ge|not)(?![a-z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-z])")
 _LEADING_SIGN = re.compile(r"(^|=) ?\+ ?")

@@ -26,7 +26,7 @@ from hacpo_core.verify.units import PERCENT, different_units, without_last_unit,
 _NUMBER_IN_TEXT = re.compile(r"\\text\{(?:[^{}]*[^{}\w^.])?\d[^{}]*\}")
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
-_CONJUNCTION = re.compile(rf"(?:[<>]|\\[lg]e(?![a-z]))[^,;]*?{AND.pattern}[^,;]*(?:[<>]|\\[lg]e(?![a-z]))")
+_ORDER = re.compile(r"[<>]|\\(?:[lg]e|neq)(?![a-z])")
 _NAME = re.compile(r"(?!(?:\\pi|e)(?![A-Za-z]))\\?[A-Za-z]+'?(?:_\w)?(?: ?\([^()]*\))?")
 _IN_BASE = re.compile(r"[\dA-F]*\d[\dA-F]*_(\d+)")
 _WORD = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{3,}[A-Za-z]*|[A-Z][a-z]+[A-Za-z]*")
@@ -131,7 +131,7 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
         return False  # math-verify drops the base of a number
     if len(_CLOSED_AT_INFINITY.findall(given)) > len(_CLOSED_AT_INFINITY.findall(expected)):
         return False  # sympy opens such an interval
-    if _CONJUNCTION.search(given) or _CONJUNCTION.search(expected):
+    if _is_conjunction(given) or _is_conjunction(expected):
         numbers, expected_numbers = numbers_of_all(given), numbers_of_all(expected)
         if numbers is not None and expected_numbers is not None:
             return bool(numbers == expected_numbers)
@@ -149,6 +149,12 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
     is_equal = _values_agree(given, expected, tolerance)
     several = (whole or expected_whole) if whole is None or expected_whole is None else None
     return is_equal and (several is None or several.has_order or not _has_repeated(several, tolerance))
+
+
+def _is_conjunction(answer: str) -> bool:
+    """Whether an answer joins inequalities by "and"."""
+    several = AND.split(answer)
+    return len(several) > 1 and all(map(_ORDER.search, several))
 
 
 def _values_agree(given: str, expected: str, tolerance: float) -> bool:

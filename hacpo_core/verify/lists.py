@@ -15,6 +15,7 @@ _NAMED = re.compile(r"(?P<name>\\?[A-Za-z][^=<>]*?) ?= ?(?P<value>[^=<>]+)")
 AND = re.compile(r" ?(?:\\text ?\{ ?and ?\}|\band\b|\\(?:wedge|land)(?![A-Za-z])) ?")
 _INEQUALITY = re.compile(r"[<>!:]=|=[<>]|[<>]|\\(?:neq|le|ge|not)(?![a-z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-z])")
+_NAMES = re.compile(r"\((?P<names>\\?[A-Za-z](?:_\w)?(?:, ?\\?[A-Za-z](?:_\w)?)+)\) ?= ?(?P<values>\(.+\))", re.DOTALL)
 _LEADING_SIGN = re.compile(r"(^|=) ?\+ ?")
 _OPENS, _CLOSES = {"(": "(", "[": "[", r"\{": "{"}, {")": ")", "]": "]", r"\}": "}"}
 
@@ -41,6 +42,9 @@ class Listing:
 
 def listing(answer: str) -> Listing | None:
     """The members of a canonical answer; None if it is a single value. Both signs of \\pm are two members."""
+    names = _NAMES.fullmatch(answer)
+    if names is not None:
+        answer = _with_names(parts(names["names"], ","), names["values"]) or answer
     brackets, inner = _bracketed(answer)
     members = parts(_BETWEEN.sub(",", inner), ",;")
     if brackets not in ("", "{}"):
@@ -62,6 +66,14 @@ def _bracketed(answer: str) -> tuple[str, str]:
         if depth < 0:
             return "", answer
     return ("", answer) if depth else (_OPENS[opened] + _CLOSES[closed], inner.strip())
+
+
+def _with_names(names: list[str], values: str) -> str | None:
+    """The list x = 1, y = 2 that (x, y) = (1, 2) means; None if there are not as many values."""
+    point = listing(values)
+    if point is None or point.brackets != "()" or len(point.members) != len(names):
+        return None
+    return ", ".join(f"{name} = {value}" for name, value in zip(names, point.members, strict=True))
 
 
 def parts(text: str, separators: str) -> list[str]:

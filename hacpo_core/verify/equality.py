@@ -26,6 +26,7 @@ from hacpo_core.verify.units import PERCENT, different_units, without_last_unit,
 _NUMBER_IN_TEXT = re.compile(r"\\text\{(?:[^{}]*[^{}\w^.])?\d[^{}]*\}")
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
+_PRIME = re.compile(r"(?<=[A-Za-z)}])'+(?![A-Za-z])")
 _ORDER = re.compile(r"[<>]|\\(?:[lg]e|neq)(?![a-z])")
 _NAME = re.compile(r"(?!(?:\\pi|e)(?![A-Za-z]))\\?[A-Za-z]+'?(?:_\w)?(?: ?\([^()]*\))?")
 _IN_BASE = re.compile(r"[\dA-F]*\d[\dA-F]*_(\d+)")
@@ -122,6 +123,8 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
         return letters.casefold() == expected_letters.casefold() and len(letters) > 1
     if len(_NEGATION.findall(given)) != len(_NEGATION.findall(expected)):
         return False
+    if _num_primes(given, expected) != _num_primes(expected, given):
+        return False  # math-verify drops the prime of a derivative
     if len(_NUMBER_IN_TEXT.findall(given)) > len(_NUMBER_IN_TEXT.findall(expected)):
         return False  # math-verify drops text: 12 \text{ (or 13)}
     by_clock = same_time(given, expected)
@@ -149,6 +152,12 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
     is_equal = _values_agree(given, expected, tolerance)
     several = (whole or expected_whole) if whole is None or expected_whole is None else None
     return is_equal and (several is None or several.has_order or not _has_repeated(several, tolerance))
+
+
+def _num_primes(answer: str, other: str) -> int:
+    """Number of primes behind letters, without those of a name that the other answer lacks."""
+    value = answer.rpartition("=")[2] if "=" not in other else answer
+    return sum(map(len, _PRIME.findall(value)))
 
 
 def _is_conjunction(answer: str) -> bool:

@@ -13,6 +13,7 @@ import re
 import unicodedata
 
 from hacpo_core.verify.answers import normalise
+from hacpo_core.verify.rows import in_one_row
 
 _SIGNS = {
     "\N{MULTIPLICATION SIGN}": r"\times ",
@@ -40,18 +41,24 @@ _SIGNS |= dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}\N{HYPHEN}\N{NON-BR
 _UNICODE = str.maketrans(_SIGNS)
 _RAISED = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _PLAIN_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_ROOT = re.compile(r"√\s*(\d+|[A-Za-z])")
+_ROOT = re.compile(r"([√∛∜])\s*(\d+|[A-Za-z])?")
+_ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 
 _NO_LETTER = r"(?![A-Za-z])"
 _DOTS = re.compile(r"(\.\d{0,20}?)(?:(\d)\2{2,40}|(\d{2,10})\3) ?(?:\.\.\.|…|\\[lc]?dots(?![a-z]))")
 _DOTTED = re.compile(r"(\.\d*)\\dot ?\{?(\d)\}?(?:(\d*)\\dot ?\{?(\d)\}?)?")
 _GOES_ON = re.compile(r", ?(?:\.\.\.|…|\\[lc]?dots(?![a-z]))")
 _ABOUT = re.compile(
-    r"^(?:= ?|(?:approximately|approx\.?|about|roughly|exactly) )| \(?(?:approximately|approx\.?|exactly)\)?$"
+    r"^(?:= ?|(?:\\text ?\{ ?)?(?:(?:so |thus )?(?:the )?(?:final )?answer(?: is|:)|approximately|approx\.?|about"
+    r"|roughly|exactly) ?\}? )| \(?(?:approximately|approx\.?|exactly)\)?$",
+    re.IGNORECASE,
 )
+_QUOTED = re.compile(r"\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*")
+_ROOT_OF_NEGATIVE = re.compile(r"\\sqrt\[([3579])\]\{- ?([^{}+-]+|\\frac\{[^{}]*\}\{[^{}]*\})\}")
 _LAYOUT = re.compile(
-    rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?|bf|it|rm|sf|tt|large|Large"
-    rf"|LARGE|huge|small|normalsize){_NO_LETTER}|\\(?:textcolor|color|[hv]?phantom|[hv]space\*?|label) ?\{{[^{{}}]*\}}"
+    rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?|bf|it|rm|sf|tt|large"
+    rf"|Large|LARGE|huge|small|normalsize|hfill|qed|blacksquare|checkmark|notag){_NO_LETTER}"
+    r"|\\(?:textcolor|color|[hv]?phantom|[hv]space\*?|label|tag\*?) ?\{[^{}]*\}"
 )
 _MATH = re.compile(r"(?<!\\)\\[\[\]()]")
 _ROW_SPACING = re.compile(r"\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
@@ -59,7 +66,7 @@ _BLANK = re.compile(r"(?<!\\)\\(?:[ ,;:]|quad\b|qquad\b|enspace\b|thinspace\b)|~
 _WORDS = ("pi", "sqrt", "sin", "cos", "tan", "ln", "log", "exp", "alpha", "beta", "gamma", "theta", "lambda", "omega")
 """names that plain text has for LaTeX's commands"""
 _SPELLINGS = (
-    (re.compile(rf"\\[dtc]frac{_NO_LETTER}"), r"\\frac"),
+    (re.compile(rf"\\(?:[dtcs]|nice)frac{_NO_LETTER}"), r"\\frac"),
     (re.compile(rf"\\[dt]binom{_NO_LETTER}"), r"\\binom"),
     (re.compile(rf"\\leq{_NO_LETTER}"), r"\\le"),
     (re.compile(rf"\\geq{_NO_LETTER}"), r"\\ge"),
@@ -127,17 +134,20 @@ _IDLE_END = re.compile(r"[\s.,;:\\]+$")
 
 def canonical(answer: str) -> str:
     """The answer in one spelling; answers that differ in spelling alone become equal texts."""
+    quoted = _QUOTED.fullmatch(answer)
+    answer = answer if quoted is None else quoted[2]
     answer = _GOES_ON.sub(r", \\ldots ", _DOTS.sub(r"\1\\overline{\2\3}", answer))
     answer = normalise(_DOLLAR.sub(r"\\dollar ", _MATH.sub("", answer)))
     answer = _SEPARATED.sub(_without_separators, answer)
     answer = _with_latex_signs(answer)
     answer = _LAYOUT.sub("", _ROW_SPACING.sub(r"\\\\", answer))
     answer = _DOTTED.sub(lambda found: rf"{found[1]}\overline{{{found[2]}{found[3] or ''}{found[4] or ''}}}", answer)
+    answer = in_one_row(answer.strip())
     for pattern, spelling in _SPELLINGS:
         answer = pattern.sub(spelling, answer)
     answer = _undecorated(_BLANK.sub(" ", answer)).strip()
     answer = _SPACED_GROUPS.sub(lambda found: found.group().replace(" ", ""), answer)
-    answer = _with_braces(answer)
+    answer = _ROOT_OF_NEGATIVE.sub(r"(-\\sqrt[\1]{\2})", _with_braces(answer))
     answer = _LOG_BASE.sub(_log_with_braces, answer)
     answer = _VARIABLE_OF.sub("", _ABOUT.sub("", answer))
     if _CURRENCY_SIGN.search(answer):
@@ -160,7 +170,7 @@ def _with_latex_signs(answer: str) -> str:
     """Unicode signs, fractions and exponents as LaTeX."""
     if answer.isascii():
         return answer
-    answer = _ROOT.sub(r"\\sqrt{\1}", answer).replace("√", r"\sqrt")
+    answer = _ROOT.sub(lambda found: _ROOTS[found[1]] + (f"{{{found[2]}}}" if found[2] else ""), answer)
     answer = _RAISED.sub(lambda found: f"^{{{found.group().translate(_PLAIN_RAISED)}}}", answer)
     signs = []
     for sign in answer.translate(_UNICODE):

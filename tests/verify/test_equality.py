@@ -276,6 +276,28 @@ e^x <= exp(x)
 a=1,b=2 <= (a,b)=(1,2)
 (x,y) = (1,2) <= y=2, x=1
 (x,y) = (1,2) <= (y,x) = (2,1)
+2n+1 <= 2n+1, n \in \mathbb{N}
+5 <= \text{approximately } 5
+5 <= \text{exactly } 5
+5 <= \text{The answer is } 5
+5 <= The answer is 5
+5 <= **5**
+5 <= 5\tag{1}
+5 <= \begin{aligned} x &= 5 \end{aligned}
+5 <= \begin{aligned} x &= 2+3 \\ &= 5 \end{aligned}
+x=5, y=6 <= \begin{cases} x=5 \\ y=6 \end{cases}
+x=5, y=6 <= \left\{\begin{array}{l} x=5 \\ y=6 \end{array}\right.
+x=5, y=6 <= x=5 \\ y=6
+\frac{1}{2} <= \nicefrac{1}{2}
+\frac{1}{2} <= \sfrac{1}{2}
+2\sqrt{2} <= 8^\frac{1}{2}
+\sqrt[3]{2} <= ∛2
+2^{-3} <= 2^-3
+-\sqrt[3]{2} <= \sqrt[3]{-2}
+-2 <= \sqrt[3]{-8}
+\sqrt[3]{-8} <= -2
+3 <= ∛27
+A'B' <= A^\prime B^\prime
 """
 WRONG = r"""
 \frac{2^{2005}+1}{3 \cdot 2^{2006}} <= \frac{1}{3 \cdot 2^{2006}}
@@ -431,6 +453,13 @@ x>1 \text{ and } x<2 <= x<2 \text{ or } x>1
 5\% <= 5\text{ degrees}
 a=1,b=2 <= (a,b)=(2,1)
 (x,y) = (1,2) <= (2,1)
+x^{10} <= x^{1}0
+x' <= x
+f'(x) <= f(x)
+x' <= x
+y'=2x <= y=2x
+y'+y=0 <= y+y=0
+y'' <= y'
 """
 
 

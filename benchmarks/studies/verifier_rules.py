@@ -27,7 +27,7 @@ from math_verify import parse, verify
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
-from hacpo_core.verify import algebra, clock, domains, equality, parsing, spelling, units
+from hacpo_core.verify import algebra, clock, domains, equality, lists, parsing, spelling, units
 from hacpo_core.verify.answers import extract_answer
 from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
@@ -41,8 +41,8 @@ NEVER = re.compile(r"(?!)()()()()")  # the groups are those to which replacement
 LIMIT_S = 2
 
 
-def _same(text: str, *_: Any) -> str:
-    return text
+def _same(given: Any, *_: Any) -> Any:
+    return given
 
 
 PATTERNS = {
@@ -76,6 +76,10 @@ PATTERNS = {
     "money": (spelling, "_CURRENCY_SIGN"),
     "degrees in words": (spelling, "_DEGREES"),
     "signs behind an answer": (spelling, "_IDLE_END"),
+    "named coordinates": (lists, "_NAMED"),
+    "names of a point": (lists, "_NAMES"),
+    "primes": (equality, "_PRIME"),
+    "numbers in text": (equality, "_NUMBER_IN_TEXT"),
 }
 FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "options, yes and no": (equality, "_first_words_agree", lambda *_: None),
@@ -83,6 +87,16 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "members": (equality, "_members_agree", lambda *_: None),
     "units": (equality, "without_last_unit", lambda answer: (answer, None)),
     "different units": (equality, "different_units", lambda *_: False),
+    "chains": (
+        equality,
+        "_chain_agrees",
+        lambda sides, *other: equality._single_values_agree(" = ".join(sides), *other),
+    ),
+    "repeated members": (equality, "_has_repeated", lambda *_: False),
+    "conjunctions": (equality, "_is_conjunction", lambda _: False),
+    "rows of equations": (spelling, "in_one_row", _same),
+    "powers of matrices": (parsing, "_with_matrix_powers", _same),
+    "shares": (equality, "is_share", lambda _: False),
     "intervals": (algebra, "_numbers_of", lambda _: None),
     "infinity": (algebra, "_computes_with_infinity", lambda _: False),
     "rounding": (algebra, "_differ", lambda *_: False),

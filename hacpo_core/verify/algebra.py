@@ -61,6 +61,10 @@ def equal_by_algebra(given: str, expected: str, tolerance: float) -> bool:
         numbers = _numbers_of(one)
         if numbers is not None and numbers == _numbers_of(other):
             return True
+    elif isinstance(one, Boolean) and isinstance(other, Boolean) and one.free_symbols == other.free_symbols:
+        numbers, expected_numbers = _numbers_of(one), _numbers_of(other)
+        if numbers is not None and expected_numbers is not None:
+            return bool(numbers == expected_numbers)
     if _computes_with_infinity(one) != _computes_with_infinity(other):
         return False  # sympy's verdict on 27 and 27**oo differs from process to process
     golds, answers = [other, *expected_expressions[1:]], [one, *expressions[1:]]

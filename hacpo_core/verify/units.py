@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from operator import eq
 
-_NUMBER = r"(?:[A-Za-z](?:_\w)? ?= ?)?-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
+_NUMBER = r"(?:[A-Za-z](?:_\w)? ?= ?)?-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:/\d+)?"
 # After a number, these words are not a unit: they change its value.
 _CHANGES = (
     r"(?:hundred|thousand|[mb]illion|trillion|dozen|percent|half|halves|third|quarter|fourth"

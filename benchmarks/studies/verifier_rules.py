@@ -2,7 +2,7 @@
 
     labelled   distinct answers of the 3,116 completions in model_outputs.jsonl, with their labels
     rewritten  gold answers of the data sets in other spellings (right), and changed (wrong): tests/verify/rewritten.py
-    written    the pairs of tests/verify/test_equality.py and test_answers.py
+    written    the pairs of tests/verify/pairs and test_answers.py
 
 Usage: HACPO_DATA_DIR=... python -m benchmarks.studies.verifier_rules [--every 50] [--families NAME ...]; writes
 benchmarks/results/verifier_rules.json.
@@ -33,7 +33,7 @@ from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
 from tests.verify import test_answers
 from tests.verify.rewritten import REWRITTEN, changes
-from tests.verify.test_equality import RIGHT, WRONG, pairs
+from tests.verify.test_equality import pairs
 
 Pair = tuple[str, str, bool]
 """answer, gold, and whether they are equal"""
@@ -163,11 +163,11 @@ def cases(folder: Path, every: int) -> dict[str, list[Pair]]:
         found["rewritten"] += [(rewrite(gold), gold, True) for rewrite in REWRITTEN.values() if rewrite(gold) != gold]
         found["rewritten"] += [(answer, gold, False) for _, answer in changes(gold)]
     tests: tuple[tuple[str, Any, bool], ...] = (
-        (RIGHT, test_answers.test_equal_answers_are_equal, True),
-        (WRONG, test_answers.test_other_answers_are_not_equal, False),
+        ("right", test_answers.test_equal_answers_are_equal, True),
+        ("wrong", test_answers.test_other_answers_are_not_equal, False),
     )
-    for lines, test, is_equal in tests:
-        found["written"] += [(answer, gold, is_equal) for gold, answer in pairs(lines)]
+    for file, test, is_equal in tests:
+        found["written"] += [(answer, gold, is_equal) for gold, answer in pairs(file)]
         found["written"] += [(*pair, is_equal) for pair in test.pytestmark[0].args[1]]
     return {kind: [pair for pair in dict.fromkeys(each) if _needs_rules(pair)] for kind, each in found.items()}
 

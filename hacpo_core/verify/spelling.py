@@ -71,6 +71,8 @@ _SPELLINGS = (
     (re.compile(rf"\\leq{_NO_LETTER}"), r"\\le"),
     (re.compile(rf"\\geq{_NO_LETTER}"), r"\\ge"),
     (re.compile(rf"\\ne{_NO_LETTER}"), r"\\neq"),
+    (re.compile(rf"\\var(epsilon|phi|theta|rho|sigma|kappa){_NO_LETTER}"), r"\\\1"),
+    (re.compile(rf"\\ell{_NO_LETTER}"), "l"),
     (re.compile(rf"\\varnothing{_NO_LETTER}"), r"\\emptyset"),
     (re.compile(rf"\\langle{_NO_LETTER}"), "("),
     (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),

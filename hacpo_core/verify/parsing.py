@@ -65,9 +65,13 @@ def _parse(latex: str, config: tuple[LatexExtractionConfig]) -> tuple[tuple[str,
 
 
 def _with_matrix_powers(expression: Any) -> Any:
-    """The expression with powers of matrices computed; math-verify leaves them as powers of numbers, and fails."""
+    """The expression with whole powers of matrices computed; math-verify leaves them as powers of numbers, and fails."""
     powers = expression.atoms(Pow) if isinstance(expression, Basic) else ()
-    matrices = {power: power.doit().doit() for power in powers if isinstance(power.base, MatrixBase | MatrixExpr)}
+    matrices = {
+        power: power.doit().doit()
+        for power in powers
+        if isinstance(power.base, MatrixBase | MatrixExpr) and power.exp.is_Integer
+    }
     return expression.xreplace(matrices).doit() if matrices else expression
 
 

@@ -27,7 +27,7 @@ from math_verify import parse, verify
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
-from hacpo_core.verify import algebra, clock, domains, equality, lists, parsing, spelling, units
+from hacpo_core.verify import algebra, clock, domains, equality, lists, marks, parsing, spelling, units
 from hacpo_core.verify.answers import extract_answer
 from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
@@ -78,8 +78,8 @@ PATTERNS = {
     "signs behind an answer": (spelling, "_IDLE_END"),
     "named coordinates": (lists, "_NAMED"),
     "names of a point": (lists, "_NAMES"),
-    "primes": (equality, "_PRIME"),
-    "numbers in text": (equality, "_NUMBER_IN_TEXT"),
+    "primes and transposed matrices": (marks, "_MARK"),
+    "numbers in text": (marks, "_NUMBER_IN_TEXT"),
 }
 FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "options, yes and no": (equality, "_first_words_agree", lambda *_: None),
@@ -96,6 +96,7 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "conjunctions": (equality, "_is_conjunction", lambda _: False),
     "rows of equations": (spelling, "in_one_row", _same),
     "powers of matrices": (parsing, "_with_matrix_powers", _same),
+    "capitals": (equality, "capitals_agree", lambda *_: True),
     "shares": (equality, "is_share", lambda _: False),
     "intervals": (algebra, "_numbers_of", lambda _: None),
     "infinity": (algebra, "_computes_with_infinity", lambda _: False),

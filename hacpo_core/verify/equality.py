@@ -18,20 +18,14 @@ from hacpo_core.verify.algebra import equal_by_algebra, is_constant, is_rounded,
 from hacpo_core.verify.answers import normalise
 from hacpo_core.verify.clock import CLOCK, same_time
 from hacpo_core.verify.domains import without_domain
+from hacpo_core.verify.marks import marks_agree, capitals_agree
 from hacpo_core.verify.lists import AND, Listing, chain, listing
 from hacpo_core.verify.parsing import IN_TEXT, SENTENCE, has_variables, is_term, parsed
 from hacpo_core.verify.spelling import canonical
 from hacpo_core.verify.units import PERCENT, different_units, without_last_unit, without_unit
 
-_NUMBER_IN_TEXT = re.compile(r"\\text\{(?:[^{}]*[^{}\w^.])?\d[^{}]*\}")
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
-_MARK = re.compile(r"(?<=[A-Za-z)}])'+(?![A-Za-z])|(?<!matrix\})\^ ?\{? ?(?:T|\\top|\\intercal)(?![A-Za-z])")
-_VARIABLE = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
-_NO_VARIABLE = re.compile(
-    r"\\(?:text|begin|end)\{[^{}]*\}|(?<=\d)[eE](?=[-+]?\d)|\\(?!(?:gamma|delta|theta|lambda|phi|psi|omega)(?![a-z]))[a-z]+",
-    re.IGNORECASE,
-)
 _ORDER = re.compile(r"[<>]|\\(?:[lg]e|neq)(?![a-z])")
 _NAME = re.compile(r"(?!(?:\\pi|e)(?![A-Za-z]))\\?[A-Za-z]+'?(?:_\w)?(?: ?\([^()]*\))?")
 _TASK = re.compile(r"\\(?:int|sum|prod|lim)(?![a-z])|\\frac\{d[^{}]*\}\{d[^{}]*\}")
@@ -129,10 +123,8 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
         return letters.casefold() == expected_letters.casefold() and len(letters) > 1
     if len(_NEGATION.findall(given)) != len(_NEGATION.findall(expected)):
         return False
-    if _num_marks(given, expected) != _num_marks(expected, given):
-        return False  # math-verify drops what marks a derivative or a transposed matrix
-    if len(_NUMBER_IN_TEXT.findall(given)) > len(_NUMBER_IN_TEXT.findall(expected)):
-        return False  # math-verify drops text: 12 \text{ (or 13)}
+    if not marks_agree(given, expected):
+        return False
     by_clock = same_time(given, expected)
     if by_clock is not None:
         return by_clock
@@ -158,29 +150,6 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
     is_equal = _values_agree(given, expected, tolerance)
     several = (whole or expected_whole) if whole is None or expected_whole is None else None
     return is_equal and (several is None or several.has_order or not _has_repeated(several, tolerance))
-
-
-def _same_cases(given: str, expected: str) -> bool:
-    """Whether no variable of one answer is another's capital or small letter; math-verify takes M for m.
-
-    c may be C: a constant of integration.
-    """
-    cases, expected_cases = _cases(given), _cases(expected)
-    return all(cases.get(letter, seen) == seen for letter, seen in expected_cases.items() if letter != "c")
-
-
-def _cases(answer: str) -> dict[str, set[str]]:
-    """How the variables of an answer, or of its last side, are written, by their small letter."""
-    cases: dict[str, set[str]] = {}
-    for name in _VARIABLE.findall(_NO_VARIABLE.sub("", answer.rpartition("=")[2])):
-        cases.setdefault(name.lower(), set()).add(name)
-    return cases
-
-
-def _num_marks(answer: str, other: str) -> int:
-    """Number of primes and of T as an exponent, without those of a name that the other answer lacks."""
-    value = answer.rpartition("=")[2] if "=" not in other else answer
-    return sum(map(len, _MARK.findall(value)))
 
 
 def _is_conjunction(answer: str) -> bool:
@@ -232,7 +201,7 @@ def _single_values_agree(given: str, expected: str, tolerance: float) -> bool:
     expected, expected_unit = without_last_unit(expected)
     if different_units(unit, expected_unit):
         return False
-    if given == expected or (equal_by_algebra(given, expected, tolerance) and _same_cases(given, expected)):
+    if given == expected or (equal_by_algebra(given, expected, tolerance) and capitals_agree(given, expected)):
         return unit != PERCENT or expected_unit is not None or not is_share(expected)
     if (unit == PERCENT) == (expected_unit == PERCENT):
         return False

@@ -65,7 +65,7 @@ def _parse(latex: str, config: tuple[LatexExtractionConfig]) -> tuple[tuple[str,
 
 
 def _with_matrix_powers(expression: Any) -> Any:
-    """The expression with whole powers of matrices computed; math-verify leaves them as powers of numbers, and fails."""
+    """The expression with whole powers of matrices computed, which math-verify takes for powers of numbers."""
     powers = expression.atoms(Pow) if isinstance(expression, Basic) else ()
     matrices = {
         power: power.doit().doit()

@@ -18,8 +18,8 @@ from hacpo_core.verify.algebra import equal_by_algebra, is_constant, is_rounded,
 from hacpo_core.verify.answers import normalise
 from hacpo_core.verify.clock import CLOCK, same_time
 from hacpo_core.verify.domains import without_domain
-from hacpo_core.verify.marks import marks_agree, capitals_agree
 from hacpo_core.verify.lists import AND, Listing, chain, listing
+from hacpo_core.verify.marks import capitals_agree, marks_agree
 from hacpo_core.verify.parsing import IN_TEXT, SENTENCE, has_variables, is_term, parsed
 from hacpo_core.verify.spelling import canonical
 from hacpo_core.verify.units import PERCENT, different_units, without_last_unit, without_unit

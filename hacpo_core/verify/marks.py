@@ -14,7 +14,7 @@ _NO_VARIABLE = re.compile(
 
 
 def marks_agree(given: str, expected: str) -> bool:
-    """Whether two answers have as many primes and T as exponents, and no text of the candidate holds a further number."""
+    """Whether two answers have as many primes and exponents T, and no text of the candidate holds a further number."""
     if len(_NUMBER_IN_TEXT.findall(given)) > len(_NUMBER_IN_TEXT.findall(expected)):
         return False  # 12 \text{ (or 13)}
     return _num_marks(given, expected) == _num_marks(expected, given)

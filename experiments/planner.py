@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
@@ -29,7 +28,7 @@ from flows.service.schedule import ScheduledRun
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
+from hacpo_core.errors import CapacityError, ConfigError, DataError, HacpoError, ModelError
 from hacpo_core.methods.registry import trains_alone
 
 
@@ -186,21 +185,26 @@ def plan_grid(
         raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected at least 0; change it")
     planned: dict[tuple[str, tuple[str | None, ...]], _Planned] = {}
     cells: dict[tuple[Any, ...], Cell] = {}
+    problems: list[tuple[str, HacpoError]] = []
     for number, entry in enumerate(config.entries):
         for pair, method in ((p, m) for p in entry.pairs for m in entry.methods):
-            place = f"grid {name}, entries[{number}], pair {pair}, method {method}"
-            with _errors_at(place):
+            try:
                 pair_overrides = [*_overrides_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
                 composed = compose(
                     pair, method, hardware=config.hardware, entry=entry.settings, overrides=pair_overrides
                 )
                 parts = [p for seed in config.seeds for p in trainings(dataclasses.replace(composed, seed=seed))]
-            for part in parts:
-                key = (experiment_id(part, {}).rpartition("-")[2], _named_files(part))
-                if key not in planned:
-                    with _errors_at(place):
-                        planned[key] = _plan(part, runs_dir, runs or {})
-                shown = composed.method.name if is_file_name(method) else method
+                keys = [(experiment_id(part, {}).rpartition("-")[2], _named_files(part)) for part in parts]
+                planned |= {
+                    key: _plan(part, runs_dir, runs or {})
+                    for key, part in zip(keys, parts, strict=True)
+                    if key not in planned
+                }
+            except (ConfigError, ModelError, DataError) as error:
+                problems.append((f"entries[{number}], pair {pair}, method {method}", error))
+                continue
+            shown = composed.method.name if is_file_name(method) else method
+            for key, part in zip(keys, parts, strict=True):
                 for cell in planned[key].cells(part, composed.pair.name, shown, entry.label or ""):
                     position = (cell.pair, cell.method, cell.label, cell.seed, cell.agent)
                     if cells.setdefault(position, cell) != cell:
@@ -208,6 +212,8 @@ def plan_grid(
                             f"grid {name}: two entries have pair {cell.pair} and method {shown} with different "
                             "settings; give one of them a label"
                         )
+    if problems:
+        raise type(problems[0][1])(f"grid {name}, {_places(problems)}") from problems[0][1]
     plans = {item.plan.id: item.plan for item in planned.values()}
     evaluated = {benchmark for each in plans.values() for benchmark in each.config.evaluate.final}
     check_layout(config.report.table, config.report.benchmarks, evaluated)
@@ -215,13 +221,12 @@ def plan_grid(
     return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
 
 
-@contextmanager
-def _errors_at(place: str) -> Iterator[None]:
-    """Name the place in a grid in a ConfigError of the block."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from error
+def _places(problems: Sequence[tuple[str, HacpoError]]) -> str:
+    """What is wrong with which entries; an error that many have is said once."""
+    places: dict[str, list[str]] = {}
+    for place, error in problems:
+        places.setdefault(str(error), []).append(place)
+    return "; ".join(f"{' and '.join(several)}: {error}" for error, several in places.items())
 
 
 def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:

@@ -2,7 +2,7 @@
 
     labelled   distinct answers of the 3,116 completions in model_outputs.jsonl, with their labels
     rewritten  gold answers of the data sets in other spellings (right), and changed (wrong): tests/verify/rewritten.py
-    written    the pairs of tests/verify/test_equality.py and test_answers.py
+    written    the pairs of tests/verify/pairs and test_answers.py
 
 Usage: HACPO_DATA_DIR=... python -m benchmarks.studies.verifier_rules [--every 50] [--families NAME ...]; writes
 benchmarks/results/verifier_rules.json.
@@ -27,13 +27,13 @@ from math_verify import parse, verify
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
-from hacpo_core.verify import equality, spelling
+from hacpo_core.verify import algebra, clock, domains, equality, lists, marks, parsing, spelling, units
 from hacpo_core.verify.answers import extract_answer
 from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
 from tests.verify import test_answers
 from tests.verify.rewritten import REWRITTEN, changes
-from tests.verify.test_equality import RIGHT, WRONG, pairs
+from tests.verify.test_equality import pairs
 
 Pair = tuple[str, str, bool]
 """answer, gold, and whether they are equal"""
@@ -41,39 +41,45 @@ NEVER = re.compile(r"(?!)()()()()")  # the groups are those to which replacement
 LIMIT_S = 2
 
 
-def _same(text: str, *_: Any) -> str:
-    return text
+def _same(given: Any, *_: Any) -> Any:
+    return given
 
 
 PATTERNS = {
     "words": (equality, "_WORD"),
     "negation": (equality, "_NEGATION"),
-    "clock times": (equality, "_CLOCK"),
+    "clock times": (clock, "CLOCK"),
     "other bases": (equality, "_IN_BASE"),
     "closed at infinity": (equality, "_CLOSED_AT_INFINITY"),
-    "percent": (equality, "_PERCENT"),
-    "terms": (equality, "_TERM"),
-    "sentences": (equality, "_SENTENCE"),
-    "two numbers": (equality, "_TWO_NUMBERS"),
-    "scientific": (equality, "_SCIENTIFIC"),
-    "point of an integer": (equality, "_POINT_OF_INTEGER"),
-    "repeating decimals": (equality, "_REPEATING"),
-    "mixed numbers": (equality, "_MIXED_NUMBER"),
-    "factors in brackets": (equality, "_FACTOR"),
-    "approximately": (equality, "_APPROXIMATELY"),
-    "amounts": (equality, "_AMOUNT"),
+    "percent": (units, "_PERCENT"),
+    "degree signs": (units, "_DEGREES"),
+    "terms": (parsing, "_TERM"),
+    "sentences": (parsing, "SENTENCE"),
+    "two numbers": (parsing, "_TWO_NUMBERS"),
+    "scientific": (parsing, "_SCIENTIFIC"),
+    "point of an integer": (parsing, "_POINT_OF_INTEGER"),
+    "repeating decimals": (parsing, "_REPEATING"),
+    "mixed numbers": (parsing, "_MIXED_NUMBER"),
+    "factors in brackets": (parsing, "_FACTOR"),
+    "approximately": (parsing, "_APPROXIMATELY"),
+    "amounts": (parsing, "_AMOUNT"),
     "thousands": (spelling, "_SEPARATED"),
     "thousands with spaces": (spelling, "_SPACED_GROUPS"),
     "layout": (spelling, "_LAYOUT"),
     "row spacing": (spelling, "_ROW_SPACING"),
     "decoration": (spelling, "_DECORATION"),
-    "braces of fractions": (spelling, "_FRACTION"),
-    "braces of roots": (spelling, "_SQRT_OF_SIGN"),
+    "arguments without braces": (spelling, "_TAKES_ARGUMENTS"),
     "bases of logarithms": (spelling, "_LOG_BASE"),
     "variable of an interval": (spelling, "_VARIABLE_OF"),
-    "for all": (spelling, "_FOR_ALL"),
+    "domains": (domains, "_CLAUSE"),
     "degrees in functions": (spelling, "_ANGLE"),
+    "money": (spelling, "_CURRENCY_SIGN"),
+    "degrees in words": (spelling, "_DEGREES"),
     "signs behind an answer": (spelling, "_IDLE_END"),
+    "named coordinates": (lists, "_NAMED"),
+    "names of a point": (lists, "_NAMES"),
+    "primes and transposed matrices": (marks, "_MARK"),
+    "numbers in text": (marks, "_NUMBER_IN_TEXT"),
 }
 FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "options, yes and no": (equality, "_first_words_agree", lambda *_: None),
@@ -81,12 +87,23 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "members": (equality, "_members_agree", lambda *_: None),
     "units": (equality, "without_last_unit", lambda answer: (answer, None)),
     "different units": (equality, "different_units", lambda *_: False),
-    "intervals": (equality, "_numbers_of", lambda _: None),
-    "infinity": (equality, "_computes_with_infinity", lambda _: False),
-    "rounding": (equality, "_differ", lambda *_: False),
-    "decimals": (equality, "_is_same_decimal", lambda *_: False),
-    "real numbers": (equality, "_agree_on_real_numbers", lambda *_: False),
-    "e and i": (equality, "_constants_of_both", lambda *sides: sides),
+    "chains": (
+        equality,
+        "_chain_agrees",
+        lambda sides, *other: equality._single_values_agree(" = ".join(sides), *other),
+    ),
+    "repeated members": (equality, "_has_repeated", lambda *_: False),
+    "conjunctions": (equality, "_is_conjunction", lambda _: False),
+    "rows of equations": (spelling, "in_one_row", _same),
+    "powers of matrices": (parsing, "_with_matrix_powers", _same),
+    "capitals": (equality, "capitals_agree", lambda *_: True),
+    "shares": (equality, "is_share", lambda _: False),
+    "intervals": (algebra, "_numbers_of", lambda _: None),
+    "infinity": (algebra, "_computes_with_infinity", lambda _: False),
+    "rounding": (algebra, "_differ", lambda *_: False),
+    "decimals": (algebra, "_is_same_decimal", lambda *_: False),
+    "real numbers": (algebra, "_agree_on_real_numbers", lambda *_: False),
+    "e and i": (algebra, "_constants_of_both", lambda *sides: sides),
     "Unicode": (spelling, "_with_latex_signs", _same),
 }
 
@@ -99,9 +116,9 @@ def without(family: str) -> Iterator[None]:
             stack.enter_context(patch.object(*PATTERNS[family], NEVER))
         elif family in FUNCTIONS:
             stack.enter_context(patch.object(*FUNCTIONS[family]))
-        equality._parsed.cache_clear()
+        parsing.parsed.cache_clear()
         yield
-    equality._parsed.cache_clear()
+    parsing.parsed.cache_clear()
 
 
 class _TooLongError(Exception):
@@ -147,11 +164,11 @@ def cases(folder: Path, every: int) -> dict[str, list[Pair]]:
         found["rewritten"] += [(rewrite(gold), gold, True) for rewrite in REWRITTEN.values() if rewrite(gold) != gold]
         found["rewritten"] += [(answer, gold, False) for _, answer in changes(gold)]
     tests: tuple[tuple[str, Any, bool], ...] = (
-        (RIGHT, test_answers.test_equal_answers_are_equal, True),
-        (WRONG, test_answers.test_other_answers_are_not_equal, False),
+        ("right", test_answers.test_equal_answers_are_equal, True),
+        ("wrong", test_answers.test_other_answers_are_not_equal, False),
     )
-    for lines, test, is_equal in tests:
-        found["written"] += [(answer, gold, is_equal) for gold, answer in pairs(lines)]
+    for file, test, is_equal in tests:
+        found["written"] += [(answer, gold, is_equal) for gold, answer in pairs(file)]
         found["written"] += [(*pair, is_equal) for pair in test.pytestmark[0].args[1]]
     return {kind: [pair for pair in dict.fromkeys(each) if _needs_rules(pair)] for kind, each in found.items()}
 

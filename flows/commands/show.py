@@ -82,12 +82,14 @@ def show(
 
 
 def _end_tokens(config: ExperimentConfig) -> dict[str, str]:
-    """Tokens that end a response of each agent with a path, the one of retokenised responses first."""
+    """Tokens that end a response of each agent, the one of retokenised responses first; with ids if it has a path."""
     from flows.planning.plans import initial_models
+    from hacpo_core.tiny.folders import TEMPLATE_MARKS
 
     ends: dict[str, str] = {}
     for name, model in initial_models(config).items():
-        if model.agent.path is None:
+        if model.agent.tiny is not None:
+            ends[name] = TEMPLATE_MARKS[model.agent.tiny.tokenizer][-1]
             continue
         try:
             folder = model.base_folder

@@ -27,6 +27,7 @@ from hacpo_core.data.rows import warn_once
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import ConfigError, DataError, HacpoError, ModelError, StoreError
 from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
+from hacpo_core.methods.base import Seam
 from hacpo_core.placement.initial_model import InitialModel
 
 CONTENTS_FILE = "contents.json"
@@ -90,12 +91,17 @@ def plan(config: ExperimentConfig) -> Plan:
 
 
 def why_alone(config: ExperimentConfig) -> str | None:
-    """Why a method that shares responses shares none here; None if it does, or if its method shares none."""
-    if len(config.pair.agents) > 1 or not config.method.shares_rollouts:
+    """Why a method that reads partners' responses reads none here; None if it does, or if it reads nobody's."""
+    method = config.method
+    parts: list[Seam] = [getattr(method, seam) for seam in SEAMS]
+    # The default of a class that says nothing is no statement about it.
+    reads = any(part.reads_partners and type(part).reads_partners is not Seam.reads_partners for part in parts)
+    if len(config.pair.agents) > 1 or not (method.shares_rollouts or reads):
         return None
     return (
-        f"pair {config.pair.name} has one agent, so {config.method.name} has no partner whose responses it could train "
-        "on, and trains on its own alone; add an agent, or use a method without partners, such as gspo"
+        f"pair {config.pair.name} has one agent, so {method.name} has no partner whose responses it could "
+        f"{'train on' if method.shares_rollouts else 'read'}, and trains on its own alone; add an agent, or use a "
+        "method without partners, such as gspo"
     )
 
 

@@ -191,7 +191,9 @@ def whitened(reward_R: Tensor, num_tokens_R: Tensor, counts_R: Tensor, *, compar
 
     Returns:
         advantage_R, dimensionless.
-    Source: REINFORCE++ (2501.03262), as verl normalises over tokens.
+    Source: REINFORCE++ (2501.03262), as verl normalises over tokens, by N - 1. Others divide by N: A is larger by the
+        factor sqrt(N / (N - 1)), 1.0005 at 1,000 tokens; responses of 1 and 3 tokens with rewards 1 and 0 have +1.732
+        and -.577 instead of +1.5 and -.5.
     """
     weight_R = num_tokens_R * counts_R
     total = weight_R.sum()

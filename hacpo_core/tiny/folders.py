@@ -1,4 +1,4 @@
-"""Folders of tiny models; needs no torch."""
+"""Folders of tiny models and the marks of their chat templates; needs neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from hacpo_core.config import TinyModelConfig, digest_of
 
 RECIPE_VERSION = 2
 """Raise it when the same configuration would give a different model, so that old caches are not used."""
+
+TEMPLATE_MARKS = {
+    "character": ("<|user|>", "<|assistant|>", "<|end|>"),
+    "merged": ("<|begin|>", "<|answer|>", "<|eot|>"),
+    "word": ("[Q]", "[A]", "[END]"),
+    "byte": ("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
+}
+"""of each tokenizer: the tokens before a question and an answer, and the one that ends a response; every kind has its
+own chat template, as model families do"""
 
 
 def tiny_model_folder(config: TinyModelConfig, cache: Path) -> Path:

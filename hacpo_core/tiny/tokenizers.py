@@ -6,17 +6,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hacpo_core.errors import ConfigError
+from hacpo_core.tiny.folders import TEMPLATE_MARKS
 
 SYMBOLS = "0123456789+-=()\\{}\n boxed"
 MAX_NUMBER = 99
-
-# Every kind has its own chat template, as model families do.
-_TEMPLATES = {
-    "character": ("<|user|>", "<|assistant|>", "<|end|>"),
-    "merged": ("<|begin|>", "<|answer|>", "<|eot|>"),
-    "word": ("[Q]", "[A]", "[END]"),
-    "byte": ("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
-}
 
 
 def build_tokenizer(kind: str) -> PreTrainedTokenizerFast:
@@ -32,7 +25,7 @@ def build_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     builders = {"character": _character, "merged": _merged, "word": _word, "byte": _byte}
     if kind not in builders:
         raise ConfigError(f"tokenizer: got {kind!r}, expected one of {', '.join(builders)}")
-    user, assistant, end = _TEMPLATES[kind]
+    user, assistant, end = TEMPLATE_MARKS[kind]
     template = (
         "{% for message in messages %}"
         f"{{{{ '{user}' if message['role'] != 'assistant' else '{assistant}' }}}}{{{{ message['content'] }}}}"

@@ -108,7 +108,7 @@ def normalise(answer: str) -> str:
     Answers that are equal after this count as equal; no algebra is needed.
     """
     bare = (
-        _BETWEEN_FORMULAS.sub(", ", _SEPARATOR.sub(",", answer))
+        _BETWEEN_FORMULAS.sub(", ", _SEPARATOR.sub("", answer))
         .replace("\\$", "")
         .replace("$", "")
         .replace("\\!", "")

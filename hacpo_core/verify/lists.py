@@ -11,6 +11,11 @@ import re
 from dataclasses import dataclass
 
 _BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b|\\(?:vee|lor)(?![A-Za-z])")
+_NAMED = re.compile(r"(?P<name>\\?[A-Za-z][^=<>]*?) ?= ?(?P<value>[^=<>]+)")
+AND = re.compile(r" ?(?:\\text ?\{ ?and ?\}|\band\b|\\(?:wedge|land)(?![A-Za-z])) ?")
+_INEQUALITY = re.compile(r"[<>!:]=|=[<>]|[<>]|\\(?:neq|le|ge|not)(?![a-z])")
+_APPROXIMATELY = re.compile(r"\\approx(?![a-z])")
+_NAMES = re.compile(r"\((?P<names>\\?[A-Za-z](?:_\w)?(?:, ?\\?[A-Za-z](?:_\w)?)+)\) ?= ?(?P<values>\(.+\))", re.DOTALL)
 _LEADING_SIGN = re.compile(r"(^|=) ?\+ ?")
 _OPENS, _CLOSES = {"(": "(", "[": "[", r"\{": "{"}, {")": ")", "]": "]", r"\}": "}"}
 
@@ -27,11 +32,21 @@ class Listing:
         """Whether members have a place: those of points and intervals do."""
         return self.brackets not in ("", "{}")
 
+    @property
+    def values(self) -> dict[str, str]:
+        """Values of coordinates, by name; empty unless all members are `name = value` and all names differ."""
+        named = [_NAMED.fullmatch(member) for member in self.members]
+        values = {found["name"].replace(" ", ""): found["value"] for found in named if found is not None}
+        return values if len(values) == len(named) > 1 else {}
+
 
 def listing(answer: str) -> Listing | None:
     """The members of a canonical answer; None if it is a single value. Both signs of \\pm are two members."""
+    names = _NAMES.fullmatch(answer)
+    if names is not None:
+        answer = _with_names(parts(names["names"], ","), names["values"]) or answer
     brackets, inner = _bracketed(answer)
-    members = _split(inner)
+    members = parts(_BETWEEN.sub(",", inner), ",;")
     if brackets not in ("", "{}"):
         return Listing(brackets, tuple(members)) if len(members) > 1 else None
     both = tuple(value for member in members for value in _both_signs(member))
@@ -53,16 +68,29 @@ def _bracketed(answer: str) -> tuple[str, str]:
     return ("", answer) if depth else (_OPENS[opened] + _CLOSES[closed], inner.strip())
 
 
-def _split(text: str) -> list[str]:
-    """Parts between commas, semicolons, "and" and "or" outside brackets."""
-    parts, depth = [""], 0
-    for sign in _BETWEEN.sub(",", text):
+def _with_names(names: list[str], values: str) -> str | None:
+    """The list x = 1, y = 2 that (x, y) = (1, 2) means; None if there are not as many values."""
+    point = listing(values)
+    if point is None or point.brackets != "()" or len(point.members) != len(names):
+        return None
+    return ", ".join(f"{name} = {value}" for name, value in zip(names, point.members, strict=True))
+
+
+def parts(text: str, separators: str) -> list[str]:
+    """What is between separators of one character outside brackets, without what is empty."""
+    found, depth = [""], 0
+    for sign in text:
         depth += (sign in "([{") - (sign in ")]}")
-        if sign in ",;" and depth == 0:
-            parts.append("")
+        if sign in separators and depth == 0:
+            found.append("")
         else:
-            parts[-1] += sign
-    return [part.strip() for part in parts if part.strip()]
+            found[-1] += sign
+    return [part.strip() for part in found if part.strip()]
+
+
+def chain(answer: str) -> list[str]:
+    """The sides of equations that follow one another, a = b = c; the answer alone if it has an inequality."""
+    return [answer] if _INEQUALITY.search(answer) else parts(_APPROXIMATELY.sub("=", answer), "=")
 
 
 def _both_signs(member: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 responses ─▶ each function ─▶ numbers in [0, 1], or None ─▶ sum w r / sum w; unscored if any is None
 
-A user's function gets whole batches, in a process that can be killed. A batch that times out or crashes is split in
-half until the responses that cause it are isolated.
+A user's function gets whole batches, in a process that can be killed. A batch for which it raises or crashes is split
+in half until the responses that cause it are isolated. A batch that times out is judged response by response, and costs
+at most 1 + MAX_FAILURES time limits: what is left after so many timeouts is unscored.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hacpo_core.verify.process import Worker
 
 MAX_FAILURES = 4
 """after this many failed single responses in a row, the function itself is at fault: the rest of the batch is unscored
-without a call, and later batches are not split"""
+without a call, and later batches are not split; also the most timeouts of single responses in a batch"""
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +66,7 @@ class UserReward:
         """
         search_path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._name, self._timeout_s = name, timeout_s
+        self._timeout = f"timeout after {timeout_s:g} s"
         refusal = f"reward.functions: {name} cannot be called: {{why}}; name a function of a module on PYTHONPATH"
         self._worker = Worker(name, memory_mb=memory_mb, environment=search_path, refusal=refusal)
         self._warned: set[str] = set()
@@ -80,19 +82,38 @@ class UserReward:
         """
         said = self._call(problems, responses)
         if isinstance(said, str):
-            if len(responses) > 1 and self._failures < MAX_FAILURES:
-                half = len(responses) // 2
-                first = self.judge(problems[:half], responses[:half], keys[:half])
-                rest = problems[half:], responses[half:], keys[half:]
-                has_failed = self._failures >= MAX_FAILURES
-                return [*first, *(self._unscored(said, rest[0]) if has_failed else self.judge(*rest))]
-            return self._unscored(said, problems)
+            if len(responses) == 1 or self._failures >= MAX_FAILURES:
+                return self._unscored(said, problems)
+            if said == self._timeout:
+                return self._one_by_one(problems, responses, keys)
+            half = len(responses) // 2
+            first = self.judge(problems[:half], responses[:half], keys[:half])
+            rest = problems[half:], responses[half:], keys[half:]
+            has_failed = self._failures >= MAX_FAILURES
+            return [*first, *(self._unscored(said, rest[0]) if has_failed else self.judge(*rest))]
         self._failures = 0
         if len(said) != len(responses):
             raise MethodError(
                 f"reward {self._name}: returned {len(said)} rewards for {len(responses)} responses, expected one each"
             )
         return [self._verdict(reward, key) for reward, key in zip(said, keys, strict=True)]
+
+    def _one_by_one(
+        self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]
+    ) -> list[Verdict]:
+        """Verdicts of single calls; after MAX_FAILURES timeouts the rest is unscored without a call."""
+        verdicts: list[Verdict] = []
+        for row in range(len(responses)):
+            if sum(verdict.reason.startswith(self._timeout) for verdict in verdicts) >= MAX_FAILURES:
+                left = len(responses) - row
+                reason = f"{self._timeout} for {MAX_FAILURES} other responses of its batch; not called"
+                _log.warning(
+                    "reward %s: %s for %d responses of a batch; the %d behind them are unscored without a call",
+                    *(self._name, self._timeout, MAX_FAILURES, left),
+                )
+                return [*verdicts, *[Verdict("unscored", None, None, 0.0, reason)] * left]
+            verdicts += self.judge(problems[row : row + 1], responses[row : row + 1], keys[row : row + 1])
+        return verdicts
 
     def _unscored(self, reason: str, problems: Sequence[Problem]) -> list[Verdict]:
         """Verdicts on the responses of a failed call that is not divided."""
@@ -125,7 +146,7 @@ class UserReward:
         call = self._worker.thread.submit(self._worker.call, list(problems), list(responses), timeout_s=self._timeout_s)
         reply = call.result()
         if reply.failure:
-            reasons = {"timeout": f"timeout after {self._timeout_s:g} s", "crashed": "its process died"}
+            reasons = {"timeout": self._timeout, "crashed": "its process died"}
             return reasons.get(reply.failure, reply.failure)
         rewards: list[Any] = reply.value
         return rewards

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from operator import eq
 
-_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?"
+_NUMBER = r"(?:[A-Za-z](?:_\w)? ?= ?)?-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?:/\d+)?"
 # After a number, these words are not a unit: they change its value.
 _CHANGES = (
     r"(?:hundred|thousand|[mb]illion|trillion|dozen|percent|half|halves|third|quarter|fourth"
@@ -19,13 +20,18 @@ _IN_TEXT = re.compile(rf"(?P<value>.*?[\d)}}a-z]) ?\\text\{{ ?(?P<unit>[^{{}}]*[
 _SPELLED = {
     "mm": "millimeter millimetre", "cm": "centimeter centimetre", "m": "meter metre", "km": "kilometer kilometre",
     "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram", "kg": "kilogram",
-    "lb": "pound", "oz": "ounce", "ms": "millisecond", "s": "sec second", "min": "minute", "h": "hr hour",
+    "oz": "ounce", "ms": "millisecond", "s": "sec second", "min": "minute", "h": "hr hour",
     "d": "day", "wk": "week", "mo": "month", "yr": "year", "l": "liter litre", "ml": "milliliter millilitre",
-    "usd": "dollar", "c": "cent", "rad": "radian", "mph": "", "n": "newton", "j": "joule", "w": "watt", "hz": "hertz",
+    "usd": "dollar", "cent": "", "eur": "euro", "lb": "pound gbp", "yen": "jpy", "percent": "", "degree": "deg",
+    "celsius": "", "fahrenheit": "", "rad": "radian", "mph": "", "n": "newton", "j": "joule", "w": "watt",
+    "hz": "hertz",
 }  # fmt: skip
 _KEYS = {name: key for key, names in _SPELLED.items() for name in (key, *names.split())}
 _SCRIPT = re.compile(r"\^\{?(\w)\}?")
-_POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
+_PERCENT = re.compile(r"(?P<value>.*?) ?(?:\\?%|\\text\{ ?percent ?\}|percent)", re.DOTALL)
+_DEGREES = re.compile(r"(?P<value>.*?) ?\^ ?\\circ(?: ?(?:\\text ?\{ ?)?(?P<scale>[CF])\b ?\}?)?", re.DOTALL)
+_SCALES = {"C": "celsius", "F": "fahrenheit", None: "degree"}
+_POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,9 @@ class Unit:
         return all(word in _SPELLED or word == "per" for word in self.words)
 
 
+PERCENT, _DEGREE = Unit(("percent",), "1"), Unit(("degree",), "1")
+
+
 def without_unit(answer: str, unit: str) -> str:
     """The answer without its unit, at the end or before a comma; the unit may be bare, in \\text or in \\mathrm."""
     bare = unit.replace("$", "").strip()
@@ -53,19 +62,30 @@ def without_unit(answer: str, unit: str) -> str:
 
 
 def without_last_unit(answer: str) -> tuple[str, Unit | None]:
-    """A canonical answer without the unit behind it, and this unit."""
+    """A canonical answer without the unit, percent sign or degree sign behind it, and this unit."""
+    if (found := _PERCENT.fullmatch(answer)) is not None:
+        return found["value"], PERCENT
+    if (found := _DEGREES.fullmatch(answer)) is not None:
+        return found["value"], Unit((_SCALES[found["scale"]],), "1")
     found = _BEHIND_NUMBER.fullmatch(answer) or _IN_TEXT.fullmatch(answer)
     if found is None or re.match(_CHANGES, found["unit"].strip(), re.IGNORECASE):
         return answer, None
     words = re.findall(r"[a-z]+", found["unit"].lower().replace("/", " per "))
     power = found["power"] or next((_POWERS[word] for word in words if word in _POWERS), "1")
     kept = tuple(_key(word) for word in words if word not in _POWERS)
-    return found["value"], Unit(kept, power)
+    return found["value"], Unit(kept[1:] if kept[:1] == ("degree",) and len(kept) > 1 else kept, power)
 
 
 def different_units(one: Unit | None, other: Unit | None) -> bool:
-    """Whether both are given and differ in their exponent, or are well known and differ."""
+    """Whether both are given and differ in their exponent, or are well known and differ.
+
+    Degrees may be of an angle or of any scale of temperature; dollars may be dollars per hour.
+    """
     if one is None or other is None or one == other:
+        return False
+    if _DEGREE in (one, other) and {one.words, other.words} & {("celsius",), ("fahrenheit",)}:
+        return False
+    if one.power == other.power and all(map(eq, one.words, other.words)):
         return False
     return one.power != other.power or (one.is_known and other.is_known)
 

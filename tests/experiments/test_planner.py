@@ -59,6 +59,23 @@ def test_error_of_an_entry_names_its_grid_pair_and_method(tmp_path: Path, small_
         plan_grid(path, runs_dir=tmp_path)
 
 
+def test_all_entries_with_an_error_are_named_and_a_common_error_is_said_once(
+    tmp_path: Path, small_models: Path
+) -> None:
+    small = small_models / "small.yaml"
+    path = write_grid(tmp_path, f"title: x\nentries: [{{pairs: [{small}], methods: [hacbo, gspo, hakpo]}}]")
+    with pytest.raises(ConfigError) as caught:
+        plan_grid(path, runs_dir=tmp_path)
+    said = str(caught.value)
+    assert said.startswith(f"grid {path}, entries[0], pair {small}, method hacbo: method: got 'hacbo'")
+    assert f"; entries[0], pair {small}, method hakpo: method: got 'hakpo'" in said
+    assert "gspo:" not in said
+    with pytest.raises(ConfigError) as caught:
+        plan_grid(small_grid(small_models, tmp_path), runs_dir=tmp_path, overrides=["train.num_stebs=3"])
+    assert str(caught.value).count("num_stebs") == 1
+    assert f"method gspo and entries[0], pair {small}, method hacpo: " in str(caught.value)
+
+
 @pytest.mark.slow
 def test_tables_1_and_7_together_need_33_trainings_for_60_rows(tmp_path: Path) -> None:
     grids = [plan_grid(name, runs_dir=tmp_path) for name in ("table1", "table7")]

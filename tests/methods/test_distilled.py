@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.build import open_experiment
 from flows.runs.experiment import run_experiment
+from hacpo_core.config import EngineConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.data.tokens.alignment import span_differences
@@ -23,6 +25,8 @@ from hacpo_core.methods.estimators.distilled import Distilled
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.store.steps import StepStore
+from tests.engines.small import small_model
+from tests.engines.training import GRPO, LINEAR, assert_close, learner_of, rows_of, run, weights
 from tests.methods.test_partners import scored
 
 SHORT = ("evaluate.during=[]", "evaluate.final=[]")
@@ -53,6 +57,29 @@ def test_differences_are_cut_centred_and_weighed() -> None:
     assert plain.token_advantage(difference_N).tolist() == [-1.0, 0.5, 0.0, 1.0]
     centred = Distilled(teacher_weight=3.0, max_difference=2.0).token_advantage(difference_N)
     assert centred.tolist() == pytest.approx([-7.0, 2.0, 0.0, 5.0]), "mean 1/3; the third was not asked about"
+
+
+def test_advantages_of_a_teacher_do_not_depend_on_padding() -> None:
+    difference_N = np.array([2.0, 0.0, 0.0, 2.0])  # of responses with 1 and 3 tokens
+    # mean 4/4 over tokens; over the 2 x 3 places of a padded batch it would be 4/6
+    assert Distilled().token_advantage(difference_N).tolist() == [1.0, -1.0, -1.0, 1.0]
+
+    def change(engine: EngineConfig) -> torch.Tensor:
+        model, rows = small_model(), rows_of(num_cross=0)
+        lengths = [len(row.response_ids) for row in rows]
+        assert len(set(lengths)) > 2
+        advantage_N = Distilled().token_advantage(np.sin(np.arange(sum(lengths))))
+        parts = np.split(advantage_N, np.cumsum(lengths)[:-1])
+        taught = [
+            replace(row, advantage=0.0, token_advantages=tuple(part)) for row, part in zip(rows, parts, strict=True)
+        ]
+        run(learner_of(model, engine=engine, **LINEAR), [taught], GRPO)
+        return weights(model) - weights(small_model())
+
+    in_one_pass = change(EngineConfig(row_layout="padded"))
+    assert_close(change(EngineConfig(row_layout="padded", micro_batch_tokens=1)), in_one_pass)  # a row each: no padding
+    assert_close(change(EngineConfig(row_layout="shared_prompts")), in_one_pass)
+    assert in_one_pass.abs().max() > 1e-3
 
 
 @dataclass(frozen=True)

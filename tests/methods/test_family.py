@@ -92,6 +92,8 @@ def test_batch_normalisation_weighs_responses_by_their_tokens() -> None:
     # mean (1*1 + 3*0)/4 = 0.25, variance (0.75^2 + 3*0.25^2)/3 = 0.25
     found = whitened(tensor([1.0, 0.0]), torch.tensor([1, 3]), torch.tensor([True, True]))
     assert found.tolist() == pytest.approx([1.5, -0.5], abs=1e-6)
+    # dividing by N = 4 tokens instead of N - 1 would give sqrt(4/3) times as much
+    assert (found * math.sqrt(4 / 3)).tolist() == pytest.approx([1.7320508, -0.5773503], abs=1e-6)
     step = scored(rollout("p", 0, 1.0, tokens=1), rollout("q", 0, 0.0, tokens=3), rollout("q", 1, None))
     advantage_R = BatchNormalised().estimate(step, {})[0].carried["a"]["a"].advantage_R
     assert advantage_R.tolist() == pytest.approx([1.5, -0.5, 0.0], abs=1e-6)

@@ -9,6 +9,10 @@ _DIGITS = re.compile(r"(?<![\d.,{])\d{4,}(?![\d.,])")
 _SPACED = re.compile(r"(?<=[\w)}]) ?([+=<>]) ?(?=[\w(\\{])")
 _FRACTIONS = {r"\frac{1}{2}": "½", r"\frac{1}{4}": "¼", r"\frac{3}{4}": "¾", r"\frac{1}{3}": "⅓", r"\frac{2}{3}": "⅔"}
 _NUMBER = re.compile(r"(?<![\d.^_{,])\d+(?![\d.,}])")
+_IN_TEXT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{[^{}]*\}")
+_FIRST_MEMBER = re.compile(
+    r"(?P<before>\$?(?:\\left ?)?(?:\(|\[|\\\{)?)(?P<member>(?:[^,()\[\]{}]|\{[^{}]*\})+)(?P<after>,(?!\\!|\d{3}).*)"
+)
 _MEMBERS = re.compile(r"(?P<open>^|\(|\\\{)(?P<inner>[^(){}\[\]]*,[^(){}\[\]]*)(?P<close>$|\)|\\\})")
 
 
@@ -41,10 +45,8 @@ REWRITTEN: dict[str, Callable[[str], str]] = {
 
 def changes(gold: str) -> Iterator[tuple[str, str]]:
     """Kind and text of answers that differ from a gold answer."""
-    if (value := _as_number(gold)) is not None:
-        if value != 0:
-            yield "sign", gold[1:].strip() if gold.startswith("-") else f"-{gold}"
-            yield "factor ten", f"{value * 10:g}" if abs(value) < 1e5 else f"{gold}0"
+    yield from _other_values(gold)
+    if _as_number(gold) is not None:
         yield "doubled", f"{gold}, {gold}"
         yield "not", rf"\text{{not }} {gold}"
         yield "unequal", rf"\neq {gold}"
@@ -61,6 +63,29 @@ def _as_number(gold: str) -> float | None:
         return float(gold)
     except ValueError:
         return None
+
+
+def _other_values(gold: str) -> Iterator[tuple[str, str]]:
+    """Other sign and ten times as much, of a number, a formula, or the first member of a point, a set or a list.
+
+    Only where the result surely differs: zero, infinity, both signs at once, remainders and words are left out.
+    """
+    bare = _IN_TEXT.sub("", gold).strip().strip("$")
+    if re.search(r"[<>:]|\\(?:pm|mp|approx|infty|le|ge|neq|cup|cap|in|[bp]?mod|emptyset|mathbb)(?![a-z])", bare):
+        return
+    if re.search("[A-Za-z]{2}", re.sub(r"\\[A-Za-z]+", "", bare)) or not re.search("[1-9A-Za-z]", bare):
+        return
+    whole = _FIRST_MEMBER.fullmatch(gold)
+    before, value, after = whole.group("before", "member", "after") if whole is not None else ("", gold, "")
+    name, equals, value = value.rpartition("=")
+    value = value.strip().strip("$")
+    if not re.search("[1-9A-Za-z]", value) or "&" in before + value + after.partition(",")[0]:
+        return
+    number = _as_number(value)
+    ten = rf"10 \cdot ({value})" if number is None else f"{number * 10:g}" if abs(number) < 1e5 else f"{value}0"
+    sign = value[1:].strip() if value.startswith("-") else f"-{value}"
+    yield "sign", f"{before}{name}{equals}{sign}{after}"
+    yield "factor ten", f"{before}{name}{equals}{ten}{after}"
 
 
 def _other_members(gold: str) -> Iterator[tuple[str, str]]:

@@ -244,7 +244,7 @@ def test_other_answers_are_not_equal(candidate: str, gold: str) -> None:
 
 def test_a_sentence_is_not_parsed_but_text_behind_a_number_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answers_equal(r"\frac{1}{2}\text{ of the whole cake}", "0.5")
-    monkeypatch.setattr("hacpo_core.verify.equality.parse", None)  # would raise
+    monkeypatch.setattr("hacpo_core.verify.parsing.parse", None)  # would raise
     assert not answers_equal("There is no such number, as it would be prime", "Nobody has ever found one")
 
 

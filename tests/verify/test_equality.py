@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,132 +13,28 @@ from hacpo_core.verify.equality import answers_equal, is_readable
 from hacpo_core.verify.pool import VerifierPool
 from tests.verify.rewritten import REWRITTEN, changes
 
-RIGHT = r"""
-11,\! 111,\! 111,\! 100 <= 11111111100
-2007 + \frac\pi 2 <= 2007+\frac{\pi}{2}
-\frac\pi4 <= \frac{\pi}{4}
-\frac1{72} <= 1/72
-\frac{\sqrt3}3 <= \frac{\sqrt{3}}{3}
-7.2\% <= 7.2
-28\% <= 28
-28\% <= 0.28
-0.28 <= 28\%
-\text{4:30 p.m.} <= 4:30 p.m.
-\text{4:30 p.m.} <= 04:30 PM
-4^\circ, 20^\circ <= 4 \text{ degrees}, 20 \text{ degrees}
-m \in [\sqrt{2}, +\infty) <= m \geq \sqrt{2}
-\sqrt{1/n} <= \frac{1}{\sqrt{n}}
-\sqrt\pi <= \sqrt{\pi}
-x = \frac{1}{2}, x = \frac{-1 \pm \sqrt{13}}{4} <= \frac{1}{2}, \frac{-1+\sqrt{13}}{4}, \frac{-1-\sqrt{13}}{4}
-1 \pm \sqrt{2} <= 1-\sqrt{2}, 1+\sqrt{2}
-1000.99 <= 1,000.99€
-185 <= 185\
-\log_2 8 <= 3
-0.5 <= \sin 30^\circ
-\frac{1}{2} <= \cos(60^\circ)
--1 <= e^{i\pi}
-7 <= \underline{7}
-7 <= \boxed{\text{7}}
-f(x)=2x <= f(x) = 2x \text{ for all } x
-10,\!080 <= \(10,\!080\)
-(1,3) <= (1, 3)
-\{1,3\} <= 3, 1
-\text{Evelyn} <= Evelyn
-\text{odd} <= Odd
-5 \text{ cm}^2 <= 5 \text{ square centimeters}
-5 \text{ cm} <= 5
-3:4 <= 6:8
-½ <= 0.5
-3\frac12 <= 3½
-x^{10} <= x¹⁰
-x=1, y=2 <= y = 2, x = 1
-(100,200) <= (100, 200)
-2x <= 2x for all x in R
-f(x)=2x <= f(x)=2x \text{ for all real } x
-\frac{\pi}{12} <= \frac\pi{12}
-2007+\frac{\pi}{2} <= 2007+\frac\pi{2}
-(2,\frac{\pi}{12}) <= (2,\frac\pi{12})
-\frac{\sqrt{3}}{2} <= \frac\sqrt{3}2
-7 <= {\bf 7}
-7 <= \emph{7}
-7 <= \textcolor{red}{7}
-5 <= \large 5
-(2,\infty) <= 2 < x < \infty
-Yes <= Yes, it is
-"""
-WRONG = r"""
-\frac{2^{2005}+1}{3 \cdot 2^{2006}} <= \frac{1}{3 \cdot 2^{2006}}
-0 <= \text{not } 0
-0 <= \neq 0
-0 <= isn't 0
-(1,3) <= \{1,3\}
-(1,3) <= \{3,1\}
-\{1,3\} <= (1,3)
-(1,3) <= [1,3]
-(2,\infty) <= (2,\infty]
-(-\infty,2) <= [-\infty,2)
-x > 2 <= (2,\infty]
-\cos 58^\circ <= \cos 58
-\sin 30 <= 0.5
-16,3,1,1 <= 16,3,1
-16,3,1 <= 16,3,1,1
-\{1,2\} <= \{1,2,2\}
-12:00 <= 1:00
-\text{4:30 p.m.} <= 4:30 a.m.
-2:30 <= 1:15
-28\% <= 2.8
-28\% <= 2800
-\sqrt{x^2} <= x
-|x| <= x
-\log(x^2) <= 2\log x
-5 \text{ cm}^2 <= 5 \text{ cm}^3
-5 \text{ cm} <= 5 \text{ m}
-5 \text{ cm} <= 5 \text{ in}
-5 \text{ dollars} <= 5 \text{ cents}
-\text{Evelyn} <= Evnyle
-x=1, y=2 <= x=2, y=1
-x = 1 <= x = -1
-(100,200) <= 100200
-1 \pm \sqrt{2} <= 1+\sqrt{2}
-7 <= 7, 7
-1.38\times10^{-23} T <= 1.38\times10^{-24} T
-\frac{x}{2^{100}} <= -\frac{x}{2^{100}}
-\frac{x}{2^{2006}} <= \frac{x}{3 \cdot 2^{2006}}
-e^{-x^2-100} <= e^{-x^2-101}
-f(x)=2x \text{ for all } x>0 <= f(x)=2x \text{ for all } x<0
-2n \text{ for all even } n <= 2n \text{ for all odd } n
-0 \text{ for all } n <= 0 \text{ for all } n, 1 \text{ else}
-0 <= cannot be 0
-0 <= \text{different from } 0
-0 <= \text{non } 0
-0 <= without 0
-A <= (A), (B)
-(C) <= (C) or (D)
-A <= A. and B.
-Yes <= Yes and no
-(2,\infty) <= 2 < x \le \infty
-"""
+PAIRS = Path(__file__).parent / "pairs"
+"""files with a gold answer and an answer in each line, by verdict"""
 
 
-def pairs(lines: str) -> Iterator[tuple[str, str]]:
-    """Gold answer and answer of each line."""
-    for line in lines.strip().splitlines():
-        gold, _, answer = line.partition(" <= ")
-        yield gold, answer
+def pairs(verdict: str) -> list[tuple[str, str]]:
+    """Gold answers and answers of a file of PAIRS, `right` or `wrong`."""
+    lines = (PAIRS / f"{verdict}.txt").read_text(encoding="utf-8").splitlines()
+    return [(gold, answer) for gold, _, answer in (line.partition(" <= ") for line in lines)]
 
 
-@pytest.mark.parametrize(("gold", "answer"), pairs(RIGHT))
+@pytest.mark.parametrize(("gold", "answer"), pairs("right"))
 def test_right_answer_is_accepted(gold: str, answer: str) -> None:
     assert answers_equal(answer, gold)
 
 
-@pytest.mark.parametrize(("gold", "answer"), pairs(WRONG))
+@pytest.mark.parametrize(("gold", "answer"), pairs("wrong"))
 def test_wrong_answer_is_refused(gold: str, answer: str) -> None:
     assert not answers_equal(answer, gold)
 
 
 @pytest.mark.parametrize(
-    "gold", [*(gold for gold, _ in (*pairs(RIGHT), *pairs(WRONG))), r"\begin{pmatrix}1\\2\end{pmatrix}"]
+    "gold", [*(gold for gold, _ in (*pairs("right"), *pairs("wrong"))), r"\begin{pmatrix}1\\2\end{pmatrix}"]
 )
 def test_such_gold_answers_can_be_read(gold: str) -> None:
     assert is_readable(gold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -89,20 +89,52 @@ def test_what_is_no_reward_is_an_error_that_names_the_row(order: str, message: s
         rewards(by_order, order)
 
 
-def test_function_that_fails_on_everything_is_given_up_after_a_few_single_responses(
-    by_order: UserReward, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def counted_calls(monkeypatch: pytest.MonkeyPatch, *, fails: Callable[[str], bool] | None = None) -> list[int]:
+    """Sizes of the batches of all calls from now on; calls with a response for which `fails` holds time out at once."""
     calls: list[int] = []
     inner = Worker.call
 
     def counted(self: Worker, *arguments: Any, timeout_s: float) -> Reply:
         calls.append(len(arguments[1]))
+        if fails is not None and any(map(fails, arguments[1])):
+            return Reply(None, "timeout", timeout_s)
         return inner(self, *arguments, timeout_s=timeout_s)
 
     monkeypatch.setattr(Worker, "call", counted)
+    return calls
+
+
+def test_function_that_hangs_costs_a_batch_at_most_five_time_limits(
+    by_order: UserReward, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = counted_calls(monkeypatch, fails=lambda text: text == "sleep")
+    verdicts = judged(by_order, ["a", "sleep"] * 32)  # halving would have cost 63 limits
+    assert calls == [64, *[1] * 8]
+    assert [verdict.reward for verdict in verdicts[:8]] == [0.25, None] * 4
+    assert {verdict.reason for verdict in verdicts[8:]} == {
+        "timeout after 2 s for 4 other responses of its batch; not called"
+    }
+    assert "timeout after 2 s for 4 responses of a batch; the 56 behind them are unscored without a call" in caplog.text
+    calls.clear()
+    assert [verdict.status for verdict in judged(by_order, ["sleep"] * 1024)] == ["unscored"] * 1024
+    assert calls == [1024, 1, 1, 1, 1]
+    calls.clear()
+    judged(by_order, ["sleep"] * 1024)
+    assert calls == [1024], "the function itself is at fault"
+    assert rewards(by_order, "a", "b", "sleep", "c") == [None] * 4, (
+        "which is asked about whole batches alone, until one ends"
+    )
+    assert rewards(by_order, "a", "b") == [0.25, 0.25]
+    assert rewards(by_order, "a", "b", "sleep", "c") == [0.25, 0.25, None, 0.25]
+
+
+def test_function_that_fails_on_everything_is_given_up_after_a_few_single_responses(
+    by_order: UserReward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = counted_calls(monkeypatch)
     verdicts = judged(by_order, ["raise"] * 64)
     assert {verdict.status for verdict in verdicts} == {"unscored"}
-    # four responses one by one; then no part of the rest is tried, which costs a function that hangs a limit each
+    # four responses one by one; then no part of the rest is tried
     assert calls == [64, 32, 16, 8, 4, 2, 1, 1, 2, 1, 1]
     assert "the function itself fails" in verdicts[-1].reason
     assert rewards(by_order, "a", "b") == [0.25, 0.25], "and is asked again, next time"

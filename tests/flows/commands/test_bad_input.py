@@ -20,12 +20,13 @@ from transformers import AutoTokenizer
 
 from flows.cli import main
 from flows.planning.compose import compose
-from flows.planning.plans import check_contents, find_plan, plan, save_plan
+from flows.planning.plans import check_contents, find_plan, plan, save_plan, why_alone
 from flows.runs.build import open_experiment
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.engines.models.loading import load_tokenizer
 from hacpo_core.errors import ConfigError, DataError, ModelError, StoreError
 from hacpo_core.tiny.models import save_tiny_model
+from hacpo_core.tiny.tokenizers import build_tokenizer
 
 
 @pytest.fixture
@@ -140,19 +141,40 @@ def test_misspelt_name_gets_a_hint(pair: str, method: str, hint: str) -> None:
         compose(pair, method)
 
 
-@pytest.mark.parametrize(("method", "shares"), [("hacpo", True), ("naive", True), ("luffy", True), ("gspo", False)])
-def test_method_without_a_partner_says_so(
-    method: str, shares: bool, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pair = tmp_path / "alone.yaml"
-    text = (tmp_path / "pair.yaml").read_text(encoding="utf-8")
-    tree = yaml.safe_load(text)
+def alone(folder: Path, name: str) -> str:
+    """A pair file with the first agent of the folder's pair."""
+    tree = yaml.safe_load((folder / "pair.yaml").read_text(encoding="utf-8"))
     del tree["pair"]["agents"]["two"]
-    tree["pair"]["name"] = f"alone-{method}"  # said once for each text
-    pair.write_text(yaml.safe_dump(tree), encoding="utf-8")
-    plan(compose(str(pair), method, overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
-    said = f"pair alone-{method} has one agent, so {method} has no partner whose responses it could train on"
-    assert (said in caplog.text) is shares
+    tree["pair"]["name"] = name
+    path = folder / "alone.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("method", "use"),
+    [
+        *(("hacpo", "train on"), ("naive", "train on"), ("luffy", "train on")),
+        *(("xgrpo", "read"), ("ilr", "read"), ("gspo", None), ("dapo", None)),
+    ],
+)
+def test_method_without_a_partner_says_so(
+    method: str, use: str | None, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = alone(tmp_path, f"alone-{method}")  # said once for each text
+    plan(compose(pair, method, overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
+    said = f"pair alone-{method} has one agent, so {method} has no partner whose responses it could {use}"
+    assert said in caplog.text if use else "has no partner" not in caplog.text
+
+
+def test_users_class_that_inherits_a_partner_says_so_and_one_that_says_nothing_does_not(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    for estimator, says in (("Brief", True), ("RunningMean", False)):
+        config = compose(
+            alone(tmp_path, "alone"), "gspo", overrides=[f"method.estimate.name=tests.plugins:{estimator}"]
+        )
+        assert ("it could read" in (why_alone(config) or "")) is says
 
 
 def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -354,6 +376,21 @@ def test_show_names_the_tokens_that_end_responses(
     assert one.startswith(f"# responses of one end with <|im_end|> ({eos}) or ")
     assert all(f"({token_id})" in one for token_id in (4, 5, eos))
     assert two.startswith("# responses of two end with unknown tokens: pair.agents.two.path: ")
+
+
+def test_show_names_the_tokens_that_end_responses_of_tiny_agents(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["hacpo", "show", "tiny", "hacpo"])
+    with pytest.raises(SystemExit):
+        main()
+    ends = {}
+    for name, agent in compose("tiny", "hacpo").pair.agents.items():
+        assert agent.tiny is not None
+        ends[name] = build_tokenizer(agent.tiny.tokenizer).eos_token
+    assert len(set(ends.values())) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [f"# responses of {name} end with {end}" for name, end in ends.items()]
 
 
 def test_word_about_an_agent_that_the_pair_lacks_adds_none(folders: dict[str, Path], tmp_path: Path) -> None:

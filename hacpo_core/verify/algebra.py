@@ -1,0 +1,186 @@
+"""Whether two parsed answers are equal by math-verify and sympy, and what it takes to trust them.
+
+math-verify's own time limits use signals and are off; the pool kills a slow worker instead.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+from math_verify import verify
+from sympy import (
+    Add,
+    E,
+    Eq,
+    Expr,
+    FiniteSet,
+    Float,
+    I,
+    Intersection,
+    Interval,
+    Mul,
+    Pow,
+    Rational,
+    Union,
+    nan,
+    oo,
+    preorder_traversal,
+    zoo,
+)
+from sympy.logic.boolalg import Boolean
+
+from hacpo_core.verify.lists import AND
+from hacpo_core.verify.parsing import has_variables, is_term, parsed
+from hacpo_core.verify.units import without_last_unit
+
+_DECIMAL = re.compile(r"-?\d*\.(\d+)")
+ROUNDING, EXACT = 1e-6, 1e-30
+"""shares by which numbers that math-verify calls equal may differ: it rounds decimals to six places, and what is near
+zero to zero"""
+_DRAWS, _MAX_VARIABLES = 24, 4
+"""real points at which two expressions are compared, and the most variables of such expressions"""
+
+
+def equal_by_algebra(given: str, expected: str, tolerance: float) -> bool:
+    """Whether two canonical single values are equal; False if one cannot be parsed."""
+    as_term = is_term(expected)
+    expected_strings, expected_expressions = parsed(expected, as_term=as_term)
+    strings, expressions = parsed(given, as_term=as_term)
+    if not (expressions and expected_expressions):
+        return False
+    one, other = _constants_of_both(expressions[0], expected_expressions[0])
+    if any(isinstance(side, Expr) and side.has(zoo, nan) for side in (one, other)):
+        return False
+    if set(strings) & set(expected_strings):
+        return True
+    if tolerance and _is_within(one, other, tolerance):
+        return True
+    if isinstance(one, Interval | Union) or isinstance(other, Interval | Union):
+        numbers = _numbers_of(one)
+        if numbers is not None and numbers == _numbers_of(other):
+            return True
+    elif isinstance(one, Boolean) and isinstance(other, Boolean) and one.free_symbols == other.free_symbols:
+        numbers, expected_numbers = _numbers_of(one), _numbers_of(other)
+        if numbers is not None and expected_numbers is not None:
+            return bool(numbers == expected_numbers)
+    if _computes_with_infinity(one) != _computes_with_infinity(other):
+        return False  # sympy's verdict on 27 and 27**oo differs from process to process
+    golds, answers = [other, *expected_expressions[1:]], [one, *expressions[1:]]
+    if verify(golds, answers, timeout_seconds=None, raise_on_error=True):
+        return not _differ(one, other)
+    return _is_same_decimal(one, other) or _agree_on_real_numbers(one, other)
+
+
+def _constants_of_both(*sides: Any) -> Any:
+    """The letters i and e are numbers if neither side has other variables: math-verify takes some of them as names."""
+    letters = {symbol for side in sides for symbol in getattr(side, "free_symbols", ())}
+    if not letters or not {str(symbol) for symbol in letters} <= {"i", "e"}:
+        return sides
+    numbers = {symbol: I if str(symbol) == "i" else E for symbol in letters}
+    return tuple(side.subs(numbers) if isinstance(side, Expr) else side for side in sides)
+
+
+def _agree_on_real_numbers(given: Any, expected: Any) -> bool:
+    """Whether two expressions in the same variables are equal at random real points at which both are real.
+
+    sympy takes variables for complex numbers: for it, sqrt(1/n) is not 1/sqrt(n).
+    """
+    if not (isinstance(given, Expr) and isinstance(expected, Expr)):
+        return False
+    names = given.free_symbols
+    if not names or names != expected.free_symbols or len(names) > _MAX_VARIABLES:
+        return False
+    draw = random.Random(0)
+    num_real = 0
+    for number in range(_DRAWS):
+        sign = -1 if number % 3 == 0 else 1
+        point = {name: Rational(sign * draw.randint(1, 999), draw.randint(100, 300)) for name in sorted(names, key=str)}
+        one, other = (side.subs(point).evalf(20) for side in (given, expected))
+        if not (one.is_real and other.is_real):
+            if bool(one.is_real) != bool(other.is_real):
+                return False
+            continue
+        num_real += 1
+        if abs(one - other) > 1e-12 * max(abs(one), abs(other)):
+            return False
+    return num_real >= _DRAWS // 4
+
+
+def _is_within(given: object, expected: object, tolerance: float) -> bool:
+    """Whether two numbers differ by at most the tolerance, plus floating-point rounding."""
+    one, other = _value(given), _value(expected)
+    return one is not None and other is not None and abs(float(one) - float(other)) <= tolerance * (1 + 1e-9)
+
+
+def _differ(given: object, expected: object) -> bool:
+    """Whether two numbers that math-verify calls equal differ by more than `ROUNDING`, or `EXACT` without decimals."""
+    one, other = _value(given), _value(expected)
+    if one is None or other is None:
+        return False
+    share = ROUNDING if one.has(Float) or other.has(Float) else Rational(EXACT)
+    return bool(abs((one - other).doit()) > abs(other.doit()) * share)
+
+
+def _is_same_decimal(given: object, expected: object) -> bool:
+    """Whether two numbers, one of which is computed from decimals, agree; math-verify wants 0.1 + 0.2 to be 3/10."""
+    one, other = _value(given), _value(expected)
+    if one is None or other is None or not (one.has(Float) or other.has(Float)):
+        return False
+    return bool(abs(one - other) <= abs(other) * 1e-12)
+
+
+def is_constant(answer: str) -> bool:
+    """Whether an answer can be read and has no variables."""
+    expressions = parsed(without_last_unit(answer)[0])[1]
+    return bool(expressions) and bool(getattr(expressions[0], "is_number", not has_variables(expressions[0])))
+
+
+def is_share(answer: str) -> bool:
+    """Whether an answer is a number between 0 and 1, of which 0.5% is not another spelling."""
+    expressions = parsed(answer)[1]
+    value = _value(expressions[0]) if expressions else None
+    return value is not None and bool((value > 0) & (value <= 1))
+
+
+def is_rounded(decimal: str, exact: str) -> bool:
+    """Whether a decimal is a number rounded to the decimal's places."""
+    places = _DECIMAL.fullmatch(decimal)
+    expressions = parsed(exact)[1] if places is not None else ()
+    value = _value(expressions[0]) if expressions else None
+    if places is None or value is None:
+        return False
+    return bool(abs((value - Rational(decimal)).doit()) <= Rational(51, 100) / 10 ** len(places.group(1)))
+
+
+def _computes_with_infinity(expression: object) -> bool:
+    """Whether infinity is a term, factor or exponent; as the limit of a sum or integral it is none of these."""
+    parts = preorder_traversal(expression) if isinstance(expression, Expr) else ()
+    return any(isinstance(part, Add | Mul | Pow) and {oo, -oo} & set(part.args) for part in parts)
+
+
+def _numbers_of(expression: object) -> object:
+    """The numbers in an interval, or that satisfy inequalities in one variable; None for anything else."""
+    if isinstance(expression, Interval | Union):
+        return expression
+    parts: Any = expression.args if isinstance(expression, FiniteSet) else (expression,)
+    if any(not isinstance(part, Boolean) or isinstance(part, Eq) or len(part.free_symbols) != 1 for part in parts):
+        return None
+    try:
+        return Union(*(part.as_set() for part in parts))
+    except NotImplementedError:  # sympy cannot solve it
+        return None
+
+
+def numbers_of_all(answer: str) -> object:
+    """The numbers that satisfy all of several inequalities joined by "and", or that are in an interval."""
+    parts = [part for inequality in AND.split(answer) for part in parsed(inequality)[1][:1] or (None,)]
+    names = {name for part in parts for name in getattr(part, "free_symbols", ())}
+    numbers: Any = [_numbers_of(part) for part in parts]
+    return None if None in numbers or len(names) > 1 else Intersection(*numbers)
+
+
+def _value(expression: object) -> Any:
+    value = getattr(expression, "rhs", expression)
+    return value if getattr(value, "is_real", False) and not has_variables(value) else None

@@ -1,0 +1,43 @@
+"""What math-verify drops or merges, as text: primes, transposed matrices, capitals, numbers in text."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER_IN_TEXT = re.compile(r"\\text\{(?:[^{}]*[^{}\w^.])?\d[^{}]*\}")
+_MARK = re.compile(r"(?<=[A-Za-z)}])'+(?![A-Za-z])|(?<!matrix\})\^ ?\{? ?(?:T|\\top|\\intercal)(?![A-Za-z])")
+_VARIABLE = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_NO_VARIABLE = re.compile(
+    r"\\(?:text|begin|end)\{[^{}]*\}|(?<=\d)[eE](?=[-+]?\d)|\\(?!(?:gamma|delta|theta|lambda|phi|psi|omega)(?![a-z]))[a-z]+",
+    re.IGNORECASE,
+)
+
+
+def marks_agree(given: str, expected: str) -> bool:
+    """Whether two answers have as many primes and exponents T, and no text of the candidate holds a further number."""
+    if len(_NUMBER_IN_TEXT.findall(given)) > len(_NUMBER_IN_TEXT.findall(expected)):
+        return False  # 12 \text{ (or 13)}
+    return _num_marks(given, expected) == _num_marks(expected, given)
+
+
+def capitals_agree(given: str, expected: str) -> bool:
+    """Whether no variable of one answer is another's capital or small letter; math-verify takes M for m.
+
+    c may be C: a constant of integration.
+    """
+    cases, expected_cases = _cases(given), _cases(expected)
+    return all(cases.get(letter, seen) == seen for letter, seen in expected_cases.items() if letter != "c")
+
+
+def _cases(answer: str) -> dict[str, set[str]]:
+    """How the variables of an answer, or of its last side, are written, by their small letter."""
+    cases: dict[str, set[str]] = {}
+    for name in _VARIABLE.findall(_NO_VARIABLE.sub("", answer.rpartition("=")[2])):
+        cases.setdefault(name.lower(), set()).add(name)
+    return cases
+
+
+def _num_marks(answer: str, other: str) -> int:
+    """Number of primes and of T as an exponent, without those of a name that the other answer lacks."""
+    value = answer.rpartition("=")[2] if "=" not in other else answer
+    return sum(map(len, _MARK.findall(value)))

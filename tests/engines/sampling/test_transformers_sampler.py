@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import MinPLogitsWarper, PreTrainedModel, TopKLogitsWarper, TopPLogitsWarper
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.learning.torch_learner import TorchLearner
@@ -313,6 +313,25 @@ def test_only_the_likeliest_tokens_are_chosen() -> None:
     assert set(chosen(probabilities, grid, min_p=0.6)) == {1, 3}, "0.24 and more"
     assert set(chosen(probabilities, grid, min_p=0.2)) == {0, 1, 2, 3}
     assert set(chosen(probabilities, grid, min_p=1.0)) == {1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_filters_leave_the_tokens_that_those_of_transformers_leave(seed: int) -> None:
+    """Theirs, in our order, on random distributions over 200 tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    logit_BV = 3 * torch.randn(8, 200, generator=generator, dtype=torch.float64)
+    for min_p, top_k, top_p in ((0.05, 0, 1.0), (0.0, 20, 1.0), (0.0, 0, 0.8), (0.02, 30, 0.9)):
+        expected_BV = logit_BV
+        filters = [MinPLogitsWarper(min_p)] if min_p else []
+        filters += [TopKLogitsWarper(top_k)] if top_k else []
+        filters += [TopPLogitsWarper(top_p)] if top_p < 1 else []
+        for each in filters:
+            expected_BV = each(None, expected_BV)
+        limits = SamplingLimits(1.0, top_p, 8, top_k=top_k, min_p=min_p)
+        found_BV = narrowed(logit_BV.softmax(dim=1), limits)
+        assert torch.equal(found_BV > 0, expected_BV.isfinite())
+        found_BV = found_BV / found_BV.sum(dim=1, keepdim=True)
+        torch.testing.assert_close(found_BV, expected_BV.softmax(dim=1))
 
 
 def test_top_p_is_a_share_of_what_min_p_and_top_k_leave() -> None:

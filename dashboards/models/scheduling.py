@@ -16,7 +16,6 @@ from hacpo_core.errors import HacpoError
 
 _log = logging.getLogger(__name__)
 PERIOD_S = 2.0
-"""states of a flow run that waits for a worker"""
 _IDLE_AFTER_S = 30.0
 """the schedule is not queried if there was no request for this long"""
 _OLD_S = 10.0

@@ -7,10 +7,9 @@ too, with its report. All are in an MLflow experiment of their own.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +129,7 @@ def _send_row(store: MlflowStore, row: _Row, grid: str) -> None:
         "hacpo.experiments": " ".join(dict.fromkeys(run.cell.experiment for run in row.runs)),
     }
     points = list(_points(row))
-    digest = digest_of([dataclasses.astuple(point) for point in points])
+    digest = digest_of([astuple(point) for point in points])
     run_id, tags_before = store.find_run(row.name, tags, known_by=_KEY)
     if tags_before.get(_POINTS) != digest:  # new, sent in part, or evaluated on more benchmarks since
         store.set_params(run_id, row.params)
@@ -156,11 +155,13 @@ def _points(row: _Row) -> Iterator[Point]:
             for result in run.evaluations
             if (bits := result.bits_per_byte) is not None
         }
-        for (name, step), value in own.items():
+        last_of: dict[str, tuple[int, float]] = {}
+        for (name, step), value in sorted(own.items()):
             yield Point(f"{run.cell.agent}/{name}", value, step, ended_ms)
             by_agent.setdefault((name, step), []).append(value)
-        for name in {name for name, _ in own}:
-            final.setdefault(name, []).append(max((step, value) for (of, step), value in own.items() if of == name))
+            last_of[name] = step, value
+        for name, end in last_of.items():
+            final.setdefault(name, []).append(end)
     for (name, step), values in by_agent.items():
         if len(values) == len(row.runs):
             yield Point(f"{MEAN}/{name}", sum(values) / len(values), step, ended_ms)

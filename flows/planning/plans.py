@@ -94,7 +94,7 @@ def why_alone(config: ExperimentConfig) -> str | None:
     """Why a method that reads partners' responses reads none here; None if it does, or if it reads nobody's."""
     method = config.method
     parts: list[Seam] = [getattr(method, seam) for seam in SEAMS]
-    # The default of a class that says nothing is no statement about it.
+    # A class that does not set `reads_partners` inherits True, which says nothing about it.
     reads = any(part.reads_partners and type(part).reads_partners is not Seam.reads_partners for part in parts)
     if len(config.pair.agents) > 1 or not (method.shares_rollouts or reads):
         return None

@@ -75,9 +75,9 @@ def end_family(
 
 
 def end_child(child: subprocess.Popen[bytes], *, spared: Container[psutil.Process] = ()) -> None:
-    """`end_family` of a child process that is still this one's to wait for; does nothing if it has been waited for.
+    """End a child process and its descendants, as `end_family` does, unless the child has already been waited for.
 
-    `Popen.wait` is not used: an interruption inside an earlier `wait` or `poll` can leave its lock taken for good.
+    `Popen.wait` is not used: an interruption inside an earlier `wait` or `poll` can leave its lock taken forever.
     """
     if child.returncode is None:  # so the pid is still its own
         with suppress(psutil.NoSuchProcess):

@@ -38,7 +38,7 @@ def _time(answer: str) -> _Time | None:
 def same_time(given: str, expected: str) -> bool | None:
     """Whether two answers are the same time; None if one is no time.
 
-    A half of the day that the gold answer does not name is not asked for.
+    If the gold answer says neither a.m. nor p.m., the candidate may say either.
     """
     time, expected_time = _time(given), _time(expected)
     if time is None or expected_time is None:

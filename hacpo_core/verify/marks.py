@@ -21,9 +21,9 @@ def marks_agree(given: str, expected: str) -> bool:
 
 
 def capitals_agree(given: str, expected: str) -> bool:
-    """Whether no variable of one answer is another's capital or small letter; math-verify takes M for m.
+    """Whether both answers write their variables as the same small or capital letters; math-verify takes M for m.
 
-    c may be C: a constant of integration.
+    A c may be written C: a constant of integration.
     """
     cases, expected_cases = _cases(given), _cases(expected)
     return all(cases.get(letter, seen) == seen for letter, seen in expected_cases.items() if letter != "c")

@@ -1,7 +1,7 @@
 """Settings of torch's CUDA allocator in the process of a learner.
 
 With expandable segments, torch returns the free parts of its memory, which would otherwise be lost to fragmentation
-when sequences of other lengths follow. vLLM's engine that sleeps has an allocator of its own, which they do not suit.
+when sequences of other lengths follow. A vLLM engine that sleeps has an allocator of its own, which cannot use them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VARIABLES = (VARIABLE, "PYTORCH_ALLOC_CONF")
 def use_expandable_segments(engine: EngineConfig) -> None:
     """Let torch use expandable segments, unless an engine sleeps in this process or the user chose settings.
 
-    Has an effect until CUDA allocates memory in this process.
+    Has no effect once CUDA has allocated memory in this process.
     """
     if engine.device == "cpu" or _has_users_choice():
         return

@@ -40,11 +40,12 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 real-tokenizers: $(ENGINES)
 	@bash tests/real_tokenizers.sh
 
-test: $(ENGINES) real-tokenizers
+test: $(ENGINES)
 	@$(PYTEST) -m "not system and not soak" --durations=40
 
-# Whole sites: grids, schedules, teams, clusters and the page beside its worker.
-test-system: $(ENGINES)
+# Tests that take minutes: whole sites (grids, schedules, teams, the page in a browser), kills at many places, real
+# tokenizers, digests of whole trainings.
+test-system: $(ENGINES) real-tokenizers
 	@$(PYTEST) -m "system and not soak" --durations=20
 
 # Tests marked soak: the long ones, and variants of others.
@@ -61,7 +62,7 @@ check: $(ENGINES)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -m "not slow and not soak" -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m "not slow and not system and not soak" -n 2 --dist loadfile
 
 # Benchmarks of docs/performance.md; vLLM is included if `make test-vllm` has installed it. Verification runs first,
 # because it needs data (HACPO_DATA_DIR) and fails at once without them.

@@ -32,6 +32,7 @@ def test_experiment_at_stage_0_is_torchs_to_the_bit(small_plan: Callable[..., Pl
     assert finish(small_plan("hacpo", *words(0), runs_dir=tmp_path / "deepspeed")) == expected
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("stage", [3, pytest.param(2, marks=pytest.mark.soak)])
 def test_experiment_that_is_broken_off_and_resumed_is_the_undisturbed_one_to_the_bit(
     small_plan: Callable[..., Plan], tmp_path: Path, stage: int

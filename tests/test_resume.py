@@ -114,6 +114,7 @@ def kill_points(counts: dict[str, int], num_kills: int) -> list[tuple[str, int]]
     return places
 
 
+@pytest.mark.system
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("num_kills", [4, pytest.param(24, marks=pytest.mark.soak)])
 def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(

@@ -61,6 +61,7 @@ def test_wheel_holds_every_file_of_its_packages(installed: Path) -> None:
     assert [name for name in names if not (installed / name).is_file()] == []
 
 
+@pytest.mark.system
 def test_server_of_an_installed_package_knows_its_deployments(
     installed: Path, tmp_path: Path, migrated: Callable[[Path], None]
 ) -> None:

@@ -66,7 +66,7 @@ def with_values(section: Any, values: Mapping[str, Any], prefix: str = "") -> An
     return dataclasses.replace(section, **changes)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("method", CASES)
 def test_fields_without_effect_change_no_weight(method: str, small_plan: Callable[..., Plan], tmp_path: Path) -> None:
     planned = small_plan(method, *SHORT, *CASES[method])

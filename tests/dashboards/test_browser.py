@@ -19,8 +19,8 @@ from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.slow,
     pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "a browser is there"),
+    pytest.mark.system,
 ]
 AGENTS = ("qwen-tiny", "llama-tiny")
 FOCUSED = "(({ tagName, className, name }) => `${tagName} ${className || name || ''}`)(document.activeElement)"

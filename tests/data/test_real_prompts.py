@@ -10,7 +10,7 @@ from hacpo_core.errors import ConfigError
 from hacpo_core.records import Message
 from tests.data.tokens.real_tokenizers import SPACE_MARK, WITH_TEMPLATE, problems, real_tokenizer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 every_template = pytest.mark.parametrize("name", WITH_TEMPLATE)
 ENDS = {
     "smollm2": "<|im_end|>\n<|im_start|>assistant\n",

@@ -10,6 +10,8 @@ import pytest
 from tests.conftest import made_once
 from tests.digests.cases import FIXTURE, IN_SOAK, QUICK, Case, digests, expected, processor, write_pairs
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -35,6 +35,8 @@ from hacpo_core.placement.agents import Agent
 from hacpo_core.store.steps import StepStore
 from tests.evaluation.test_run import Counting
 
+pytestmark = pytest.mark.slow
+
 NUM_PROBLEMS = 6
 
 
@@ -273,8 +275,8 @@ def test_accuracies_keep_three_digits_beside_bits_above_one() -> None:
     assert "2.125" in shown
 
 
+@pytest.mark.system
 @pytest.mark.ray
-@pytest.mark.slow
 def test_agents_in_rays_actors_have_the_same_bits(
     small_plan: Callable[..., Plan], solved: Path, tmp_path: Path, leftovers: Callable[[], list[str]]
 ) -> None:

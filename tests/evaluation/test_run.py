@@ -27,6 +27,8 @@ from hacpo_core.placement.agents import Agent
 from hacpo_core.records import Verdict
 from hacpo_core.verify.pool import VerifierPool
 
+pytestmark = pytest.mark.slow
+
 SAMPLED = (
     *("evaluate.during=[]", "evaluate.final=[test]", "evaluate.benchmarks.test.num_samples=3"),
     *("evaluate.benchmarks.test.temperature=0.8", "evaluate.benchmarks.test.limit=10"),

@@ -29,6 +29,8 @@ from tests.engines.small import small_model
 from tests.engines.training import GRPO, LINEAR, assert_close, learner_of, rows_of, run, weights
 from tests.methods.test_partners import scored
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("evaluate.during=[]", "evaluate.final=[]")
 STEP = {"a": {"p": (1.0, 0.0)}, "b": {"p": (1.0, 1.0)}}
 
@@ -103,7 +105,7 @@ class TeachesItself(Distilled):
         return {"qwen": "qwen"}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_learner_moves_towards_its_teacher(small_plan: Callable[..., Plan]) -> None:
     """Across tokenizers: what the teacher finds less likely at first is sampled less often later."""
     words = ("train.num_steps=24", "train.problems=8", "method.build.problems=4", "rollout.num_samples=8")

@@ -45,6 +45,8 @@ from hacpo_core.store.steps import StepStore
 from tests.algo.micro_batch import MicroBatch
 from tests.rollouts import Rollout, responses_of
 
+pytestmark = pytest.mark.slow
+
 FAMILY = ["dr_grpo", "rloo", "reinforce_pp", "dapo", "cispo", "sapo", "gmpo"]
 FAMILY += ["gdpo", "opo", "pass_at_k", "luspo", "dppo", "vespo"]
 

@@ -32,7 +32,7 @@ WORDS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("method", METHODS)
 def test_shipped_method_is_killed_and_resumed_to_the_bit(
@@ -66,7 +66,7 @@ IN_TEACH = {"answers for a teacher": "after old log-probabilities"}
 """options whose run is killed after the teacher has scored and before its phase commits"""
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "option",

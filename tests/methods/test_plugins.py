@@ -27,6 +27,8 @@ from tests import plugins
 from tests.experiments_outcome import outcome
 from tests.test_resume import run_process
 
+pytestmark = pytest.mark.slow
+
 UNSCORED = "verifier.max_unscored_fraction=0.9"
 PLUGINS = {
     "estimate": ["method.estimate.name=tests.plugins:RunningMean", "method.estimate.share=0.25"],

@@ -27,6 +27,8 @@ from tests import plugins
 from tests.experiments_outcome import outcome
 from tests.test_resume import run_process
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2", "engine.skip_zero_advantage=false")
 LINES = 'method.plan.step_end="\\n"'
 """the small agents write lines"""

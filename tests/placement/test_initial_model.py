@@ -167,7 +167,7 @@ make(Path(sys.argv[1]), progress=progress)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("when", ["writing", pytest.param("training", marks=pytest.mark.soak)])
 def test_killed_warm_up_leaves_nothing_that_looks_whole(when: str, folder: Path) -> None:
     words = [sys.executable, "-c", KILLED, str(folder), when]

@@ -17,6 +17,8 @@ from hacpo_core.verify.cache import DecisionCache, Pair
 from hacpo_core.verify.pool import VerifierPool
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 HANGS = r"\boxed{9^{9^{9^9}}}"
 """math-verify evaluates this tower when the gold answer is an integer; it does not end."""
 

@@ -16,7 +16,7 @@ from hacpo_core.responses import Responses
 from tests.data.tokens.real_tokenizers import SPACE_MARK, completions, real_tokenizer
 from tests.rollouts import Rollout, responses_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 MEAN_DRIFT = {
     ("smollm2", "qwen3"): -0.0476,
     ("qwen3", "smollm2"): 0.0523,

@@ -352,6 +352,7 @@ def test_moments_that_were_lost_would_be_seen(interrupted: Trained, undisturbed:
     assert (found.weights - undisturbed.weights).abs().max() > 10 * TOLERANCE
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("stage", ALONE)
 def test_restart_on_one_rank_is_bit_identical(stage: int, dtype: str) -> None:

@@ -84,6 +84,7 @@ def test_sum_in_float32_is_exact_where_a_sum_in_bfloat16_is_off_by_a_percent(exa
     assert error(step_of(replace(BF16, grad_dtype="float32")), exact) < 1e-4
 
 
+@pytest.mark.system
 @pytest.mark.deepspeed
 @pytest.mark.parametrize(
     "deepspeed",
@@ -101,6 +102,7 @@ def test_deepspeed_sums_in_float32_too(exact: torch.Tensor, deepspeed: Deepspeed
     assert error(step_of(replace(engine, grad_dtype="float32")), exact) < (2e-3 if deepspeed.stage == 1 else 1e-4)
 
 
+@pytest.mark.system
 @pytest.mark.deepspeed
 def test_two_ranks_that_divide_the_sum_add_up_in_float32(exact: torch.Tensor) -> None:
     pytest.importorskip("deepspeed", reason="needs the deepspeed extra")

@@ -45,9 +45,12 @@ from tests.engines.training import GSPO, HACPO, learner_of, optimizer_tensors, r
 from tests.test_resume import break_off, finish
 
 IDS_BT = torch.tensor([[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]])
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("peft") is None, reason="peft is not installed here; pip install 'hacpo[lora]'"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("peft") is None, reason="peft is not installed here; pip install 'hacpo[lora]'"
+    ),
+]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 LORA = LoraConfig(rank=4, alpha=8.0)
 
@@ -300,7 +303,7 @@ def test_configuration_is_checked_and_part_of_the_id_when_it_is_on() -> None:
 SMALL_LORA = ("engine.lora.rank=4", "optimizer.learning_rate=1e-2", "method.objective.kl_coef=0.01")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_experiment_with_adapters_resumes_to_the_same_bits_and_keeps_ordinary_models(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

@@ -35,6 +35,8 @@ from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder, prompt_parts
 from hacpo_core.errors import ModelError
 from tests.engines.small import small_model
 
+pytestmark = pytest.mark.slow
+
 SIZES: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 32,

@@ -23,6 +23,8 @@ from tests.dashboards.browsing import chromium, reason_to_skip, screenshots
 from tests.experiments.report.finished import AGENTS, evaluate, finished, grid_of
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 DEV, TEST = "arithmetic_dev", "arithmetic_test"
 METRICS = {"tokens/sampled": 500.0, "tokens/trained": 200.0, "time/rollout_s": 9.0, "reward/mean": 0.5}
 
@@ -203,6 +205,7 @@ def responds(url: str) -> bool:
         return False
 
 
+@pytest.mark.system
 @pytest.mark.browser
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
 def test_mlflows_own_page_groups_rows_by_method_and_compares_two(grid: GridPlan, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from hacpo_core.config import EngineConfig
 from tests.dashboards.browsing import PHONE, chromium, reason_to_skip
 from tests.experiments.report.finished import AGENTS, Rewards, finished, grid_of
 
+pytestmark = pytest.mark.slow
+
 TEST = "arithmetic_test"
 METRICS = {"tokens/sampled": 500.0, "tokens/trained": 200.0, "time/rollout_s": 9.0, "time/verify_s": 3.0}
 METRICS |= {"time/update_s": 6.0, "gpu/rollout_s": 0.0, "gpu/update_s": 0.0, "reward/mean": 0.5}

@@ -422,7 +422,7 @@ def train(folder: Path, *words: str, hidden: str = "nothing_of_this_name") -> su
     )
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("hidden", "words", "exit_code", "message"),
     [

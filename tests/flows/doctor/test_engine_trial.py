@@ -116,6 +116,7 @@ def test_step_that_fails_is_the_last_one_and_says_why(monkeypatch: pytest.Monkey
     assert "RuntimeError: replaying the update gives other weights" in report["steps"][-1]["detail"]
 
 
+@pytest.mark.system
 def test_command_prints_a_verdict_for_each_step_and_keeps_the_figures(tmp_path: Path) -> None:
     words = ["doctor", "--gpu", "--hardware", "cpu", "--runs-dir", str(tmp_path / "runs")]
     found = CliRunner().invoke(app, words)

@@ -14,6 +14,8 @@ from flows.doctor.trials import Trial, Workload
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.placement.agents import Agent
 
+pytestmark = pytest.mark.slow
+
 SMALL = Workload(num_problems=4, num_samples=2, max_tokens=16)
 STEPS = ["load both", *(f"step {step}, {agent}" for step in (1, 2, 3) for agent in ("first", "second"))]
 

@@ -24,6 +24,8 @@ from hacpo_core.phases.health import Finding, findings_of
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
 
+pytestmark = pytest.mark.slow
+
 CUT = (0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0)
 """share of cut responses by step: a finding begins at step 3 and ends at step 7"""
 

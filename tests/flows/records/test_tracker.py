@@ -30,6 +30,8 @@ from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import mlflow_points
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tracked(small_plan: Callable[..., Plan]) -> tuple[Plan, MlflowClient]:

@@ -108,7 +108,7 @@ def stopped_before_the_last_step(plan: Plan, monkeypatch: pytest.MonkeyPatch) ->
             run_experiment(plan, DirectRunner())
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_resume_in_a_grid_with_more_slots_has_the_same_bits(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.phases.runner import DirectRunner
 from tests.flows.runs.test_runner import ask, tasks_of
 
+pytestmark = pytest.mark.slow
+
 
 def hacpo(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -31,7 +33,7 @@ def hacpo(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
     run_experiment(planned, DirectRunner())
@@ -68,7 +70,7 @@ def test_changed_question_under_one_name_is_found_before_a_flow_run_is_made(
         check_questions(changed)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_suite_evaluates_what_it_can_and_says_what_failed(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
     run_experiment(planned, DirectRunner())
@@ -123,7 +125,7 @@ def test_suite_of_the_paper_holds_its_benchmarks(tmp_path: Path) -> None:
         suite(str(tmp_path / "empty.yaml"))
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(
     small_plan: Callable[..., Plan], tmp_path: Path, migrated: Callable[[Path], None]
 ) -> None:

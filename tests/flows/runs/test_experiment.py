@@ -22,6 +22,8 @@ from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
 
+pytestmark = pytest.mark.slow
+
 
 class _Ended(BaseException):
     """As Prefect's TerminationSignal."""

@@ -157,6 +157,7 @@ def test_run_that_is_killed_is_put_back_and_the_grid_goes_on(grid_file: Path) ->
     assert {cell.status for cell in planned(grid_file).cells} == {"done"}
 
 
+@pytest.mark.system
 def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(grid_file: Path) -> None:
     grid = planned(grid_file)
     process = start(grid_file, "--workers", "1")

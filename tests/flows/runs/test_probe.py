@@ -25,6 +25,8 @@ from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey
 from hacpo_core.store.steps import StepStore
 
+pytestmark = pytest.mark.slow
+
 LOG_RATIOS = (-0.5, -0.21, -0.1, 0.0, 0.1)
 """ratios 0.607, 0.811, 0.905, 1 and 1.105: bounds of HACPO's first update are 0.8 and 1"""
 

@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.system
 def test_untrained_pair_trains_on_real_math_problems_end_to_end(tmp_path: Path) -> None:
     words = [f"runtime.runs_dir={tmp_path}", "tracking.enabled=false", "verifier.style=auto", "verifier.num_workers=1"]
     planned = plan(compose("tiny_untrained", "hacpo", overrides=words))

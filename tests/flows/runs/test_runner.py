@@ -27,7 +27,7 @@ from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 AGENTS = ("qwen", "llama")
 
 # In a process of its own: Prefect reads its settings at import. `fault`: why an optimizer step fails, or every task.

@@ -27,6 +27,8 @@ from flows.service.server import free_port
 from hacpo_core.phases.runner import DirectRunner
 from tests.postgres import Postgres, programs
 
+pytestmark = pytest.mark.slow
+
 SHORT = ("evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")
 
 

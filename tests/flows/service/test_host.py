@@ -167,7 +167,7 @@ def test_living_process_is_left_alone(engine: Any) -> None:
     assert psutil.pid_exists(process.pid)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_dead_evaluation_gives_its_place_in_the_pool_back(tmp_path: Path, migrated: Callable[[Path], None]) -> None:
     migrated(tmp_path)
     schedule = Schedule(ensure_server(tmp_path), tmp_path)

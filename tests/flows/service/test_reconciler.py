@@ -281,7 +281,7 @@ def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.Mon
         check_once(schedule)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_what_a_killed_training_did_not_send_to_mlflow_is_sent_by_the_reconciler(
     small_plan: Callable[..., Plan],
 ) -> None:

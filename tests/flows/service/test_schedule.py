@@ -66,6 +66,7 @@ def planned(small_plan: Callable[..., Plan], runs_dir: Path, seed: int) -> Plan:
     return small_plan("hacpo", f"seed={seed}", runs_dir=runs_dir)
 
 
+@pytest.mark.system
 def test_experiment_is_in_the_queue_once_however_many_ask_at_once(
     schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
 ) -> None:
@@ -358,6 +359,7 @@ def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_di
     assert again.pid == reconciler.pid, "one reconciler outlives servers"
 
 
+@pytest.mark.system
 def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(runs_dir: Path) -> None:
     words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", "1"]
     first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)

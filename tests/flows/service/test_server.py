@@ -136,7 +136,7 @@ def test_server_that_is_killed_again_and_again_while_it_starts_comes_up(
     assert is_healthy(ensure_server(runs_dir))
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_server_and_reconciler_of_a_folder_that_is_deleted_end_and_do_not_make_it_again(runs_dir: Path) -> None:
     ensure_server(runs_dir)
     reconciler = find_reconciler(runs_dir)
@@ -149,7 +149,7 @@ def test_server_and_reconciler_of_a_folder_that_is_deleted_end_and_do_not_make_i
     assert not home_of(runs_dir).exists()
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_worker_brings_a_killed_reconciler_back(runs_dir: Path) -> None:
     """A run that crashes later would wait for it forever, and so would the grid that waits for the run."""
     ensure_server(runs_dir)
@@ -165,7 +165,7 @@ def test_worker_brings_a_killed_reconciler_back(runs_dir: Path) -> None:
         worker.wait(60)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("code_after_the_signal", ["pass", "raise RuntimeError('renamed') from None"])
 def test_sigterm_ends_a_worker_whatever_becomes_of_its_exception(runs_dir: Path, code_after_the_signal: str) -> None:
     """The code that is interrupted may lose the exception, or raise another one."""
@@ -208,7 +208,7 @@ def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(run
     assert is_healthy(after), "it outlives the worker"
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_server_that_was_stopped_comes_back_at_its_address_with_its_log_in(
     runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,7 +278,7 @@ def test_server_that_is_killed_while_it_starts_is_started_again(runs_dir: Path) 
     assert server_process(runs_dir).pid not in killed
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_server_that_its_starter_could_not_record_is_replaced(runs_dir: Path) -> None:
     """Two servers on one database would wait for each other."""
     ensure_server(runs_dir)

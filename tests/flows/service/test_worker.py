@@ -39,7 +39,7 @@ def test_worker_that_fails_is_one_error_with_what_it_said(tmp_path: Path, monkey
         watch()
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends_or_its_own_is_killed(
     tmp_path: Path, migrated: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -44,6 +44,8 @@ class Minibatch:
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; `take` keeps it.
         min_entropy: nats; own tokens of at least this entropy train, see `Objective.top_entropy_share`; None: all of
             them; set by the learner.
+        old_is_current: in the pass that trains an own row, its old log-probabilities are those of this pass; set by the
+            learner for a step's first update.
     """
 
     keys: tuple[RowKey, ...]
@@ -60,6 +62,7 @@ class Minibatch:
     log_center_B: NDArray[np.float64] | None = None
     num_own_tokens: int = 0
     min_entropy: float | None = None
+    old_is_current: bool = False
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -100,6 +103,15 @@ class Minibatch:
             log_center_B=None if self.log_center_B is None else self.log_center_B[at],
             **{name: getattr(self, name)[at] for name in _NUMBERS},
         )
+
+    def with_old_logprobs(self, rows: Positions, logprobs: Ragged) -> Minibatch:
+        """The same rows, some of them with other old log-probabilities (float32, nats)."""
+        at = np.asarray(rows, np.int64)
+        old, old_mean_B = list(self.old_logprobs), self.old_mean_logprob_B.copy()
+        for row, values in zip(at.tolist(), logprobs, strict=True):
+            old[row] = values
+        old_mean_B[at] = logprobs.means()
+        return replace(self, old_logprobs=Ragged.of(old, np.float32), old_mean_logprob_B=old_mean_B)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from hacpo_core.columns import TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig, TinyModelConfig
 from hacpo_core.engines.learning.learner import BaseLearner
 from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.passes.logprobs import TokenScores
+from hacpo_core.engines.passes.scoring import Head
 from hacpo_core.tiny.models import build_model
 from tests.engines.ranks import on_ranks
 from tests.engines.small import TOKENIZER, VOCAB_SIZE, Request, Row, cross_row, own_row, scored, small_model
@@ -106,6 +110,27 @@ def test_only_own_rows_are_scored_anew_and_tokens_of_grpo_too() -> None:
     tight = replace(GRPO, token_low=1e-4, token_high=1e-4)
     grpo = run(learner_of(small_model()), [rows[:1]], tight, recomputes_own=True)
     assert grpo.rows[0].stopped_share == 0.0, "with the old values that it was given every token would be"
+
+
+def test_own_tokens_pass_at_most_one_and_three_quarter_times_and_others_once() -> None:
+    learner = learner_of(small_model())
+    passed: list[int] = []
+    score_groups = learner._score_groups
+
+    def counted(head: Head, rows: TokenRows, **options: Any) -> Iterator[tuple[Sequence[int], TokenScores]]:
+        passed.append(len(rows.responses.value_N))
+        return score_groups(head, rows, **options)
+
+    learner._score_groups = counted  # type: ignore[method-assign]
+    asked = requests()
+    own = rows_scored_by(learner)
+    passed.clear()
+    cross = [cross_row(r.prompt_ids, r.response_ids, 1.0, old_mean_logprob=-1.0) for r in asked]
+    batches = [[*own[m::4], *cross[m::4]] for m in range(4)]  # own[3::4] have no advantage
+    update(learner, batches, recomputes_own=True)
+    own_tokens = [sum(len(r.response_ids) for r in asked[m::4]) for m in range(4)]
+    trained, scored_before = sum(own_tokens[:3]), sum(own_tokens[1:3])
+    assert sum(passed) == trained + scored_before + sum(own_tokens)
 
 
 def _on_a_rank(rows: list[Row]) -> tuple[float, int]:

@@ -1,7 +1,7 @@
 """Common part of all learners: forward passes over rows, the objective, the learning rate schedule.
 
     update: mini-batch ─▶ log-ratios of others' rows, if the objective reads them
-                       ─▶ leave out rows with advantage 0; old log-probabilities of own rows
+                       ─▶ leave out rows with advantage 0; old log-probabilities of own rows, but for the first update
                        ─▶ weight of the entropy bonus; entropy from which tokens train
                        ─▶ accumulate: _score_groups ─▶ _loss ─▶ backward     for each micro-batch
                        ─▶ optimizer_step
@@ -59,6 +59,14 @@ class Totals:
     own: float
     cross: float
     outcomes: RowOutcomes
+
+    @classmethod
+    def joined(cls, parts: Sequence[Totals], row_B: Sequence[NDArray[np.int64]]) -> Totals:
+        """Totals of a mini-batch from those of parts of it, whose rows are at `row_B`."""
+        placed = [
+            replace(part.outcomes, row_B=at_B[part.outcomes.row_B]) for part, at_B in zip(parts, row_B, strict=True)
+        ]
+        return cls(sum(part.own for part in parts), sum(part.cross for part in parts), RowOutcomes.joined(placed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +211,9 @@ class BaseLearner(ABC):
             measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
             planned: the updates that the schedule of the learning rate has for this step; None: as many as are made,
                 after those of the earlier steps.
-            recomputes_own: before the first update, recompute the old log-probabilities of own rows in the same passes
-                that train them; otherwise use those of the rows.
+            recomputes_own: take the old log-probabilities of own rows from the same passes that train them, in the
+                first update from the pass itself, for the others from a pass before it; otherwise use those of the
+                rows. Own rows then have passes without other rows.
             num_iterations: how often each mini-batch is trained on.
             objective_state: of the previous step; None: {}.
 
@@ -222,7 +231,10 @@ class BaseLearner(ABC):
         live = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
         passed = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live, strict=True)]
         if recomputes_own:
-            passed = [self._with_own_old(rows) for rows in passed]
+            passed = [
+                replace(rows, old_is_current=True) if m == 0 and num_iterations == 1 else self._with_own_old(rows)
+                for m, rows in enumerate(passed)
+            ]
         self.model.train(self._engine.gradient_checkpointing)
         outcomes: list[MinibatchOutcome] = []
         rows_seen: list[RowOutcomes] = []
@@ -234,7 +246,8 @@ class BaseLearner(ABC):
                 rows = replace(rows, min_entropy=self._min_entropy(minibatch, objective.top_entropy_share))
             weighted = control.weighted
             cosine = self._gradient_cosine(rows, weighted, m) if measures_cosine and m == 0 else None
-            totals = self.accumulate(rows, weighted, m)
+            accumulate = self._accumulate_apart if recomputes_own else self.accumulate
+            totals = accumulate(rows, weighted, m)
             stepped = self.optimizer_step()
             control = control.after(rows, totals.outcomes)
             rows_seen.append(replace(totals.outcomes, row_B=live_B[totals.outcomes.row_B]))
@@ -281,17 +294,20 @@ class BaseLearner(ABC):
         The passes are the same as in training: in bfloat16, log-probabilities depend on the shape of the batch by more
         than GSPO's clip range.
         """
-        is_own_B = rows.kind_B == RowKind.OWN
-        if not is_own_B.any():
-            return rows
-        scored = self.logprobs(rows.tokens)
-        old = [new if is_own else kept for new, kept, is_own in zip(scored, rows.old_logprobs, is_own_B, strict=True)]
-        old_mean_B = np.where(is_own_B, scored.means(), rows.old_mean_logprob_B)
-        return replace(rows, old_logprobs=Ragged.of(old, np.float32), old_mean_logprob_B=old_mean_B)
+        own_B = np.flatnonzero(rows.kind_B == RowKind.OWN)
+        return rows.with_old_logprobs(own_B, self.logprobs(rows.tokens.take(own_B))) if len(own_B) else rows
 
     def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
-        """Accumulate the gradient of minus the objective of these rows."""
+        """Add the gradient of minus the objective of these rows."""
         return self.pass_over(rows, objective, update, self.head, lambda value: self.backward(-value))
+
+    def _accumulate_apart(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+        """As `accumulate`, but this step's own rows have passes without other rows, as `_with_own_old` scores them."""
+        is_own_B = rows.kind_B == RowKind.OWN
+        parts_B = [np.flatnonzero(is_own_B), np.flatnonzero(~is_own_B)]
+        if not all(map(len, parts_B)):
+            return self.accumulate(rows, objective, update)
+        return Totals.joined([self.accumulate(rows.take(part_B), objective, update) for part_B in parts_B], parts_B)
 
     def pass_over(
         self,
@@ -318,6 +334,10 @@ class BaseLearner(ABC):
     ) -> tuple[LossValue, Tensor]:
         """Objective of a micro-batch, and the mean entropy of each of its rows."""
         logprob_N = scores.logprob_N
+        if rows.old_is_current:
+            own_B = np.flatnonzero(rows.kind_B == RowKind.OWN)
+            current = Ragged(logprob_N.detach().float().cpu().numpy(), rows.tokens.responses.edge)
+            rows = rows.with_old_logprobs(own_B, current.take(own_B))
         micro_batch = loss_rows(rows, objective, device=logprob_N.device, dtype=logprob_N.dtype)
         mask_BT, reference_BT = micro_batch.mask_BT, None
         entropy_BT = padded(scores.entropy_N.to(logprob_N.dtype), mask_BT)

@@ -62,11 +62,6 @@ class TorchLearner(BaseLearner):
     def close(self) -> None:
         """Do nothing."""
 
-    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
-        """Zero the gradients first."""
-        self._zero_gradients()
-        return super().accumulate(rows, objective, update)
-
     def backward(self, loss: Tensor) -> None:
         """Add the gradient, in fp32 if configured."""
         loss.backward()
@@ -83,6 +78,12 @@ class TorchLearner(BaseLearner):
         self.pass_over(rows, objective, update, self.head, self.backward)
         summed = self.masters if self._sums_in_fp32 else self.trainable
         return {n: p.grad for n, p in summed.items() if p.grad is not None}
+
+    def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
+        """As `BaseLearner`; no gradient remains."""
+        cosine = super()._gradient_cosine(rows, objective, update)
+        self._zero_gradients()
+        return cosine
 
     def _zero_gradients(self) -> None:
         self.model.zero_grad()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import has_reference, longest_sequence, longest_taught, measures_cosine, num_ranks
+from hacpo_core.config.engine import MAX_PLACES
 from hacpo_core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -168,10 +169,13 @@ def agent_memory(
 
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
-    activations = tokens * _activation_bytes(shape, width, engine.gradient_checkpointing)
+    max_places = 0 if is_least or engine.row_layout == "padded" else MAX_PLACES * engine.micro_batch_tokens
+    activations = tokens * _activation_bytes(
+        shape, width, engine.gradient_checkpointing, places=max(1.0, max_places / tokens)
+    )
     if taught := longest_taught(config):
         passed = taught if is_least else max(taught, engine.micro_batch_tokens)
-        activations = max(activations, passed * _scoring_bytes(shape, width))
+        activations = max(activations, passed * _scoring_bytes(shape, width, places=max(1.0, max_places / passed)))
     activations += 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
 
     is_vllm = engine.sampler == "vllm"
@@ -219,24 +223,26 @@ def _head_bytes(config: ExperimentConfig, shape: ModelShape) -> float:
     return copies * shape.vocab_size * shape.hidden_size
 
 
-def _activation_bytes(shape: ModelShape, width: int, has_checkpointing: bool) -> float:
+def _activation_bytes(shape: ModelShape, width: int, has_checkpointing: bool, places: float = 1.0) -> float:
     """Bytes per token saved for the backward pass: the tensors that autograd saves in Qwen3's layers, as measured."""
-    layer = _layer_bytes(shape, width)
+    layer = _layer_bytes(shape, width, places)
     if not has_checkpointing:
         return shape.num_layers * layer
     return shape.num_layers * width * shape.hidden_size + layer
 
 
-def _scoring_bytes(shape: ModelShape, width: int) -> float:
+def _scoring_bytes(shape: ModelShape, width: int, places: float) -> float:
     """Bytes per token of a pass without gradients: one layer's tensors and its input."""
-    return _layer_bytes(shape, width) + width * shape.hidden_size
+    return _layer_bytes(shape, width, places) + width * shape.hidden_size
 
 
-def _layer_bytes(shape: ModelShape, width: int) -> float:
+def _layer_bytes(shape: ModelShape, width: int, places: float) -> float:
+    """Of a token; attention keeps queries, keys, values and results for each of its places, see `MAX_PLACES`."""
     heads = shape.query_width + shape.kv_width
+    attended = 2 * width * places * heads
     if width == 2:  # norms are computed and saved in fp32
-        return 16 * shape.hidden_size + 8 * shape.intermediate_size + 10 * heads
-    return 24 * shape.hidden_size + 16 * shape.intermediate_size + 16 * heads
+        return 16 * shape.hidden_size + 8 * shape.intermediate_size + 6 * heads + attended
+    return 24 * shape.hidden_size + 16 * shape.intermediate_size + 8 * heads + attended
 
 
 def num_trained(config: ExperimentConfig, shape: ModelShape) -> float:

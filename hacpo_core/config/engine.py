@@ -9,6 +9,8 @@ from hacpo_core.config.fields import either, setting, unless, when
 
 AUTO = "auto"
 """value of placement.num_ranks and engine.vllm.memory_share that planning replaces by numbers, and of num_threads"""
+MAX_PLACES = 4
+"""positions for attention, where rows repeat their prompts and are padded, per token of engine.micro_batch_tokens"""
 ALL_LINEAR = "all-linear"
 """value of engine.lora.targets: every linear layer except the output embedding"""
 
@@ -200,7 +202,11 @@ class EngineConfig:
         "placement.ray.address); an experiment keeps the number with which it started",
     )
     micro_batch_tokens: int = setting(
-        16384, "most tokens (padding included) in one forward and backward pass", unit="tokens", at_least=1
+        16384,
+        "most tokens in one forward and backward pass; with shared_prompts, a prompt counts once; padded rows "
+        "count with their padding",
+        unit="tokens",
+        at_least=1,
     )
     row_layout: str = setting(
         "auto",
@@ -278,7 +284,7 @@ class PlacementConfig:
     num_ranks: int | str = setting(
         1,
         "ranks (processes) per agent; several ranks split the problems for sampling and train with DeepSpeed. auto: "
-        "split total_ranks among the agents in proportion to their parameters; an agent that trains alone gets half",
+        "split total_ranks among the agents by what a step costs each; an agent that trains alone gets half",
         identity=False,
         inert=_all_have_ranks,
     )

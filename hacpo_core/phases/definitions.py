@@ -37,8 +37,8 @@ DEFINITIONS: Mapping[str, str] = {
     "ratio_<source>/max": "largest sequence importance ratio of the source's rows, before their update",
     "ratio_from_<agent>/log_center": "c, nats per token: mean log-ratio of that agent's rows before the step's first "
     "update, over the last steps; ratio and clip metrics of its rows are of s~ = s / exp(c) (self_normalised)",
-    "ratio/own_noise_rms": "root mean square of log s of own rows at the step's first update, when s should be 1; 0 where "
-    "the update takes old log-probabilities from its own passes",
+    "ratio/own_noise_rms": "root mean square of log s of own rows at the step's first update, when s should be 1; 0 "
+    "where the update takes old log-probabilities from its own passes",
     "clip_<source>/below_share": "share of the source's rows (or tokens) whose ratio is below the lower bound",
     "clip_<source>/above_share": "share of the source's rows (or tokens) whose ratio is above the upper bound",
     "clip_<source>/stopped_share": "share of the source's rows (or tokens) whose gradient clipping set to 0",

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.learning.learner import BaseLearner, Stepped, Totals
+from hacpo_core.engines.learning.learner import BaseLearner, Stepped
 from hacpo_core.engines.learning.offload import move_data, move_state, release_unused
 from hacpo_core.engines.learning.optimizer import adamw
 from hacpo_core.engines.learning.weights import Fingerprint, fingerprint

@@ -1,10 +1,11 @@
 """Attention over rows that are packed into one sequence and share their prompts, in transformers' own model classes.
 
-Everything else in a layer works token by token. Attention copies the queries, keys and values of each row into padded
-rows, attends causally, and copies the result of each token back.
+Everything else in a layer works token by token. Attention copies the queries, keys and values of each row into blocks
+of rows of similar length, padded to the longest of the block, attends causally, and copies the result of each token
+back.
 
-Shapes: B sequence, R row, L position in a row, T token of a sequence, Q query, G query head of a key head, H head, K
-head width.
+Shapes: B sequence, R row of a block, L position in a row, P place in all blocks, T token of a sequence, H head, K head
+width.
 """
 
 from __future__ import annotations
@@ -39,14 +40,21 @@ def attend(
         return sdpa_attention_forward(module, query_BHTK, key_BHTK, value_BHTK, attention_mask, **options)
     if attention_mask is not None and attention_mask.numel() != 1:
         raise TypeError("the model builds its own attention mask, which ignores rows")
-    query, key, value = (
-        _Spread.apply(part[0].transpose(0, 1), rows, is_query).transpose(1, 2)  # type: ignore[no-untyped-call]
+    parts_PHK = [
+        _Spread.apply(part[0].transpose(0, 1), rows, is_query)  # type: ignore[no-untyped-call]
         for part, is_query in ((query_BHTK, True), (key_BHTK, False), (value_BHTK, False))
-    )
-    attended_RLHK = causal_attention(query, key, value, options)
-    if attended_RLHK is None:
-        attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
-    attended_THK: Tensor = _Collect.apply(attended_RLHK.flatten(0, 1), rows, query_BHTK.shape[2])  # type: ignore[no-untyped-call]
+    ]
+    attended, start = [], 0
+    for num_rows, length in rows.blocks:
+        end = start + num_rows * length
+        query, key, value = (part[start:end].unflatten(0, (num_rows, length)).transpose(1, 2) for part in parts_PHK)
+        attended_RLHK = causal_attention(query, key, value, options)
+        if attended_RLHK is None:
+            attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
+        attended.append(attended_RLHK.flatten(0, 1))
+        start = end
+    attended_PHK = attended[0] if len(attended) == 1 else torch.cat(attended)
+    attended_THK: Tensor = _Collect.apply(attended_PHK, rows, query_BHTK.shape[2])  # type: ignore[no-untyped-call]
     return attended_THK[None], None
 
 
@@ -86,17 +94,17 @@ def let_rows_share(model: PreTrainedModel) -> bool:
 
 
 class _Spread(torch.autograd.Function):
-    """THK -> RLHK: copy the tokens of each row, a prompt's tokens into each of its rows."""
+    """THK -> PHK: copy the tokens of each row, a prompt's tokens into each of its rows."""
 
     @staticmethod
     def forward(ctx: Any, part_THK: Tensor, rows: RowPlaces, is_query: bool) -> Tensor:
         ctx.rows, ctx.is_query, ctx.num_tokens = rows, is_query, len(part_THK)
-        spread: Tensor = part_THK.index_select(0, rows.token_RL.flatten())
-        return spread.view(*rows.token_RL.shape, *part_THK.shape[1:])
+        spread: Tensor = part_THK.index_select(0, rows.token_P)
+        return spread
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        rows, grad = ctx.rows, grads[0].flatten(0, 1)
+        rows, grad = ctx.rows, grads[0]
         grad_THK = _picked(grad, rows.home_T, ctx.num_tokens)
         if ctx.is_query:  # the outputs of a prompt's copies are discarded
             return grad_THK, None, None
@@ -106,7 +114,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """(RL)HK -> THK: for each token, the value at its home position."""
+    """PHK -> THK: for each token, the value at its home position."""
 
     @staticmethod
     def forward(ctx: Any, attended: Tensor, rows: RowPlaces, num_tokens: int) -> Tensor:

@@ -8,8 +8,8 @@
 The prompt's last position predicts a response's first token; in `shared_prompts`, it predicts those of several
 responses. A response's last token predicts nothing: `shared_prompts` leaves it out, padded rows keep it.
 
-Shapes: B sequence, T token, N target (response tokens, row after row), R row, L position in a row, C copy of a prompt's
-token.
+Shapes: B sequence, T token, N target (response tokens, row after row), R row, L position in a row, P place (position of
+a row for attention, which pads rows in blocks of similar length), C copy of a prompt's token.
 """
 
 from __future__ import annotations
@@ -24,28 +24,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hacpo_core.columns import TokenRows
+from hacpo_core.config.engine import MAX_PLACES
 
 LAYOUTS = ("padded", "shared_prompts")
+BLOCK_SHARE = 0.75
+"""a block's shortest row is at least this share of its longest one; at most a quarter of its places are padding"""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPlaces:
-    """Positions of rows in a sequence in which they share their prompts.
+    """Places of rows, for attention, in a sequence in which they share their prompts.
 
-    `token_RL` is the index of the token at each position of each row, the prompt first; after a row's end, it is
-    arbitrary. The other indices count the positions of all rows one after another: `home_T` is the position of each
-    token, for a prompt's token that in the first row with this prompt. `copy_C` are the positions of prompts in further
-    rows, `original_C` their tokens.
+    The places are those of one block after another, in a block those of one row after another. `blocks` are numbers of
+    rows and places of each row. `token_P` is the index of the token at each place, the prompt first; after a row's end,
+    it is arbitrary. `home_T` is the place of each token, for a prompt's token that in the first row with this prompt.
+    `copy_C` are the places of prompts in further rows, `original_C` their tokens.
     """
 
-    token_RL: Tensor
+    blocks: tuple[tuple[int, int], ...]
+    token_P: Tensor
     home_T: Tensor
     copy_C: Tensor
     original_C: Tensor
 
     def to(self, device: torch.device) -> RowPlaces:
         """The same on another device."""
-        return RowPlaces(*(getattr(self, field.name).to(device) for field in fields(self)))
+        indices = (self.token_P, self.home_T, self.copy_C, self.original_C)
+        return RowPlaces(self.blocks, *(index.to(device) for index in indices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,7 @@ def forward_passes(
     Args:
         rows: each with at least one prompt token and one response token.
         layout: one of `LAYOUTS`.
-        max_tokens: budget of one pass, counted as if its rows were padded to the longest one; a longer row gets a pass
-            of its own.
+        max_tokens: budget of one pass, with the padding of padded rows; a longer row gets a pass of its own.
         filled_length: pad a sequence of shared_prompts to the length that this returns for its number of tokens, even
             beyond `max_tokens`; None: leave it as it is.
     """
@@ -101,27 +105,53 @@ def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[in
     np.maximum.at(longest_U, rows.prompt_B, lengths_B)
     np.minimum.at(first_U, rows.prompt_B, np.arange(len(rows)))
     order = np.lexsort((-lengths_B, first_U[rows.prompt_B], -longest_U[rows.prompt_B]))
-    return micro_batches(lengths_B.tolist(), max_tokens=max_tokens, order=order.tolist())
+    return _packed_groups(rows, order.tolist(), max_tokens)
 
 
-def micro_batches(lengths: Sequence[int], *, max_tokens: int, order: Sequence[int] | None = None) -> list[list[int]]:
-    """Row positions grouped so that rows x longest stays within the budget; a longer row forms its own group.
+def micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """Row positions, longest first, grouped so that rows x longest stays within the budget; a longer row is alone.
 
     Args:
         lengths: of the rows.
         max_tokens: the budget.
-        order: in which rows are taken; None: longest first.
     """
     groups: list[list[int]] = []
-    longest = 0
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]) if order is None else order:
-        longest = max(longest, lengths[row])
-        if groups and (len(groups[-1]) + 1) * longest <= max_tokens:
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
             groups[-1].append(row)
         else:
             groups.append([row])
-            longest = lengths[row]
     return groups
+
+
+def _packed_groups(rows: TokenRows, order: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Row positions in this order, grouped so that tokens, a prompt counted once, and places stay within the budget."""
+    groups: list[list[int]] = []
+    max_row_tokens = MAX_PLACES * BLOCK_SHARE * max_tokens
+    prompts: set[int] = set()
+    num_tokens = num_row_tokens = 0
+    for row in order:
+        u, length = int(rows.prompt_B[row]), int(rows.lengths_B[row]) - 1
+        added = length - len(rows.prompts[u]) if u in prompts else length
+        fits = num_tokens + added <= max_tokens and num_row_tokens + length <= max_row_tokens
+        if not groups or not fits:
+            groups.append([])
+            prompts, num_tokens, num_row_tokens, added = set(), 0, 0, length
+        groups[-1].append(row)
+        prompts.add(u)
+        num_tokens, num_row_tokens = num_tokens + added, num_row_tokens + length
+    return groups
+
+
+def _blocks(lengths: Sequence[int]) -> list[list[int]]:
+    """Row positions, longest first, in blocks of rows of similar length."""
+    blocks: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if blocks and lengths[row] >= BLOCK_SHARE * lengths[blocks[-1][0]]:
+            blocks[-1].append(row)
+        else:
+            blocks.append([row])
+    return blocks
 
 
 def _padded(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
@@ -140,20 +170,24 @@ def _padded(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
 
 
 def _shared(rows: TokenRows, positions: Sequence[int], filled_length: Callable[[int], int] | None) -> ForwardPass:
-    longest = int(rows.lengths_B.max()) - 1
+    lengths = (rows.lengths_B - 1).tolist()
+    blocks = [(block, lengths[block[0]]) for block in _blocks(lengths)]
+    place_R, num_places = np.empty(len(rows), np.int64), 0
+    for block, longest in blocks:
+        place_R[block] = num_places + longest * np.arange(len(block))
+        num_places += longest * len(block)
     inputs: list[NDArray[Any]] = []
     places: list[NDArray[Any]] = []
     homes: list[NDArray[Any]] = []
     columns: list[NDArray[Any]] = []
     copies: list[NDArray[Any]] = []
     originals: list[NDArray[Any]] = []
-    token_RL = np.zeros((len(rows), longest), np.int64)
+    token_P = np.zeros(num_places, np.int64)
     starts: dict[int, int] = {}
     num_tokens = 0
     for r, (u, response) in enumerate(zip(rows.prompt_B.tolist(), rows.responses, strict=True)):
         prompt = rows.prompts[u]
-        length, here = len(prompt), r * longest
-        row_length = length + len(response) - 1
+        length, row_length, here = len(prompt), lengths[r], int(place_R[r])
         if u in starts:
             copies.append(np.arange(here, here + length))
             originals.append(np.arange(starts[u], starts[u] + length))
@@ -168,8 +202,8 @@ def _shared(rows: TokenRows, positions: Sequence[int], filled_length: Callable[[
         inputs.append(response[:-1])
         places.append(np.arange(length, row_length))
         homes.append(np.arange(here + length, here + row_length))
-        token_RL[r, :length] = np.arange(first, first + length)
-        token_RL[r, length:row_length] = np.arange(begin, num_tokens)
+        token_P[here : here + length] = np.arange(first, first + length)
+        token_P[here + length : here + row_length] = np.arange(begin, num_tokens)
         columns += [np.array([first + length - 1]), np.arange(begin, num_tokens)]
     filler = [] if filled_length is None else [np.zeros(filled_length(num_tokens) - num_tokens, np.int64)]
     return ForwardPass(
@@ -179,7 +213,13 @@ def _shared(rows: TokenRows, positions: Sequence[int], filled_length: Callable[[
         _ids(columns),
         _ids([rows.responses.value_N]),
         _ids([*places, *filler])[None],
-        RowPlaces(torch.from_numpy(token_RL), _ids(homes), _ids(copies), _ids(originals)),
+        RowPlaces(
+            tuple((len(block), longest) for block, longest in blocks),
+            torch.from_numpy(token_P),
+            _ids(homes),
+            _ids(copies),
+            _ids(originals),
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -52,11 +53,6 @@ def test_micro_batches_keep_to_the_budget_with_padding_included() -> None:
     assert micro_batches([], max_tokens=5) == []
 
 
-def test_micro_batches_in_an_order_that_is_given_count_the_longest_row_so_far() -> None:
-    assert micro_batches([3, 9, 4, 8], max_tokens=18, order=[0, 1, 2, 3]) == [[0, 1], [2, 3]]
-    assert micro_batches([3, 9, 4, 8], max_tokens=17, order=[0, 1, 2, 3]) == [[0], [1], [2, 3]]
-
-
 def test_rows_of_a_problem_share_its_prompt() -> None:
     (forward,) = passes_of("shared_prompts")
     assert forward.rows == (4, 0, 2, 1, 3)  # the problem with the longest row first, within a problem long ones first
@@ -65,19 +61,57 @@ def test_rows_of_a_problem_share_its_prompt() -> None:
     assert forward.position_BT.tolist() == [[0, 1, 2, 3, 4, 3, 0, 1, 2, 3, 1, 2]]
     assert forward.column_N.tolist() == [2, 3, 4, 2, 5, 2, 6, 7, 8, 9, 6, 10, 11]  # the prompt's end more than once
     assert forward.target_N.tolist() == [15, 16, 17, 4, 5, 11, 7, 8, 9, 10, 12, 13, 14]
-    rows = [[0, 1, 2, 3, 4], [0, 1, 2, 5], [0, 1, 2], [6, 7, 8, 9], [6, 10, 11]]
-    assert [found[: len(row)] for found, row in zip(forward.places.token_RL.tolist(), rows, strict=True)] == rows
-    assert forward.places.home_T.tolist() == [0, 1, 2, 3, 4, 8, 15, 16, 17, 18, 21, 22]
-    assert forward.places.copy_C.tolist() == [5, 6, 7, 10, 11, 12, 20]
+    assert forward.places.blocks == ((3, 5), (2, 3))  # 5, 4, 4; 3 and 3 are less than three quarters of 5
+    assert forward.places.token_P[[*range(9), *range(10, 14)]].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8, 9]
+    assert forward.places.token_P[15:].tolist() == [0, 1, 2, 6, 10, 11]
+    assert forward.places.home_T.tolist() == [0, 1, 2, 3, 4, 8, 10, 11, 12, 13, 19, 20]
+    assert forward.places.copy_C.tolist() == [5, 6, 7, 15, 16, 17, 18]
     assert forward.places.original_C.tolist() == [0, 1, 2, 0, 1, 2, 6]
 
 
+def test_attention_pads_only_rows_of_similar_length_together() -> None:
+    rows = [Request((1, 2), tuple(range(3, 3 + length))) for length in (9, 1, 4, 3, 1)]
+    (forward,) = forward_passes(token_rows(rows), layout="shared_prompts", max_tokens=100)
+    assert forward.places is not None
+    assert forward.places.blocks == ((1, 10), (2, 5), (2, 2))  # rows of 10; 5 and 4; 2 and 2 tokens
+    assert forward.places.token_P[10:19].tolist() == [0, 1, 10, 11, 12, 0, 1, 13, 14]
+    assert forward.places.token_P[20:].tolist() == [0, 1, 0, 1]
+    assert forward.places.home_T[10:].tolist() == [12, 13, 14, 17, 18]
+
+
 def test_problem_that_does_not_fit_is_split_and_repeats_its_prompt() -> None:
-    assert [forward.input_BT.tolist() for forward in passes_of("shared_prompts", max_tokens=12)] == [
-        [[1, 2, 3, 15, 16, 4]],
-        [[1, 2, 3, 6, 7, 8, 9]],
+    assert [forward.input_BT.tolist() for forward in passes_of("shared_prompts", max_tokens=5)] == [
+        [[1, 2, 3, 15, 16]],
+        [[1, 2, 3, 4]],
+        [[6, 7, 8, 9]],
         [[6, 12, 13]],
     ]
+
+
+def test_prompt_that_many_rows_share_ends_a_pass_before_attention_copies_it_too_often() -> None:
+    rows = [Request(tuple(range(20)), (1, 2)) for _ in range(5)]  # 20 + 5 tokens; 21 a row with the prompt
+    passes = list(forward_passes(token_rows(rows), layout="shared_prompts", max_tokens=30))
+    assert [len(forward.rows) for forward in passes] == [
+        4,
+        1,
+    ]  # 5 x 21 row tokens could need more than 4 x 30 places
+
+
+def test_passes_of_solutions_are_filled_to_more_than_85_percent() -> None:
+    random = np.random.default_rng(0)
+    rows = []
+    for length in random.integers(60, 200, 64):
+        prompt = tuple(range(length))
+        solutions = np.clip(random.lognormal(np.log(150), 0.5, 16), 10, 300).astype(int)
+        rows += [Request(prompt, (1,) * solution) for solution in solutions]
+    *passes, _ = forward_passes(token_rows(rows), layout="shared_prompts", max_tokens=8192)
+    filled = [forward.input_BT.numel() / 8192 for forward in passes]
+    assert min(filled) > 0.85
+    assert max(filled) <= 1.0
+    places = [
+        sum(a * b for a, b in forward.places.blocks) / forward.input_BT.numel() for forward in passes if forward.places
+    ]
+    assert max(places) < 2.5
 
 
 @every_layout
@@ -86,7 +120,7 @@ def test_budgets_hold_and_every_row_is_there_once(layout: str, max_tokens: int) 
     seen: dict[int, list[int]] = {}
     for forward in passes_of(layout, max_tokens=max_tokens):
         lengths = [len(ROWS[row].prompt_ids) + len(ROWS[row].response_ids) for row in forward.rows]
-        assert len(lengths) == 1 or len(lengths) * max(lengths) <= max_tokens
+        assert len(lengths) == 1 or forward.input_BT.numel() <= max_tokens
         assert forward.input_BT.numel() <= len(lengths) * max(lengths)
         for row, targets in zip(
             forward.rows, forward.target_N.split([len(ROWS[row].response_ids) for row in forward.rows]), strict=True
@@ -163,7 +197,7 @@ def shifted(forward: ForwardPass) -> ForwardPass:
 def leaking(forward: ForwardPass) -> ForwardPass:
     """Neighbours are seen; positions are as they were."""
     place_T = torch.arange(forward.input_BT.shape[1])
-    return replace(forward, places=RowPlaces(place_T[None], place_T, place_T[:0], place_T[:0]))
+    return replace(forward, places=RowPlaces(((1, len(place_T)),), place_T, place_T, place_T[:0], place_T[:0]))
 
 
 @every_family

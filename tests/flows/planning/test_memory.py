@@ -20,7 +20,11 @@ from flows.planning.memory import (
     gpu_gib,
     peak_gib,
 )
+from hacpo_core.columns import TokenRows
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.passes.attention import let_rows_share
+from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
+from hacpo_core.engines.passes.scoring import ScoringHead
 
 BILLION = ModelShape(
     num_parameters=2**30,
@@ -37,8 +41,10 @@ def config_of(*words: str, hardware: str = "one_gpu") -> ExperimentConfig:
     return compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware=hardware, overrides=list(words))
 
 
-def saved_bytes(kind: str, *, layers: int, dtype: torch.dtype, has_checkpointing: bool) -> int:
-    """Bytes that autograd keeps of a forward pass of 256 tokens, weights left out."""
+def saved_bytes(
+    kind: str, *, layers: int, dtype: torch.dtype, has_checkpointing: bool = False, forward: ForwardPass | None = None
+) -> int:
+    """Bytes that autograd keeps of a forward pass of 256 tokens, or of the given rows; weights left out."""
     shape = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
     config = AutoConfig.for_model(kind, num_hidden_layers=layers, intermediate_size=768, vocab_size=64, **shape)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
@@ -54,7 +60,11 @@ def saved_bytes(kind: str, *, layers: int, dtype: torch.dtype, has_checkpointing
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.base_model(input_ids=torch.arange(256)[None] % 64, use_cache=False)
+        if forward is None:
+            model.base_model(input_ids=torch.arange(256)[None] % 64, use_cache=False)
+        else:
+            assert let_rows_share(model)
+            ScoringHead(model, is_linear=True)._hidden(forward)
     return sum(storage.nbytes() for storage in kept.values())
 
 
@@ -72,13 +82,27 @@ def test_activations_are_what_autograd_saves_per_layer(kind: str, dtype: torch.d
     assert per_layer == pytest.approx(expected, rel=0.01 if kind == "qwen3" or has_checkpointing else 0.2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_that_share_prompts_keep_queries_keys_values_and_results_of_each_place(dtype: torch.dtype) -> None:
+    prompt, responses = [1] * 120, [[2] * length for length in (100, 90, 40)]
+    (forward,) = forward_passes(TokenRows.of([prompt] * 3, responses), layout="shared_prompts", max_tokens=1000)
+    assert forward.places is not None
+    num_tokens, num_places = forward.input_BT.numel(), sum(rows * length for rows, length in forward.places.blocks)
+    few, many = (saved_bytes("qwen3", layers=n, dtype=dtype, forward=forward) for n in (1, 3))
+    shape = replace(BILLION, hidden_size=256, query_width=256, kv_width=128, intermediate_size=768)
+    expected = [
+        _activation_bytes(replace(shape, num_layers=n), dtype.itemsize, False, num_places / num_tokens) for n in (1, 3)
+    ]
+    assert (many - few) / num_tokens == pytest.approx(expected[1] - expected[0], rel=0.05)
+
+
 def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
     found = agent_memory(config_of("engine.learner=torch"), BILLION, ranks=1, gpu_gib=79)
     assert (found.weights, found.gradients, found.optimizer) == (2.0, 6.0, 12.0)
     cache = (1024 + 8196) * 2 * 10 * 50 * 2 * 32 / 2**30
     assert found.sampler == pytest.approx(cache)
     tokens, logits = 16384, 3 * 1024 * 2**20
-    layers = 10 * 2 * 100 + 16 * 100 + 8 * 300 + 10 * 150
+    layers = 10 * 2 * 100 + 16 * 100 + 8 * 300 + (6 + 4 * 4) * 150  # four places for attention
     assert found.activations == pytest.approx((tokens * layers + logits) / 2**30)
     assert found.always == 1.5, "what stays after an update; the context of the one process is counted once"
     assert found.updating == pytest.approx(20.0 + found.activations + 1.5)
@@ -145,7 +169,8 @@ def test_longer_prompts_of_teachers_count_as_passes_without_gradients() -> None:
     layer = 16 * 100 + 8 * 300 + 10 * 150
     for is_least in (False, True):
         found = agent_memory(taught, BILLION, ranks=1, gpu_gib=79, is_least=is_least)
-        assert found.activations == pytest.approx(((60000 + 4096) * (layer + 2 * 100) + others) / 2**30)
+        copied = 0 if is_least else (4 * 16384 - 64096) * 4 * 150  # short rows could have more places for attention
+        assert found.activations == pytest.approx((64096 * (layer + 2 * 100) + copied + others) / 2**30)
     trained = compose(pair, "mopd", hardware="one_gpu", overrides=[*words[:2], "method.estimate.max_shown_tokens=2000"])
     plain = compose(pair, "distil", hardware="one_gpu", overrides=words[:2])
     assert agent_memory(trained, BILLION, ranks=1, gpu_gib=79) == agent_memory(plain, BILLION, ranks=1, gpu_gib=79)

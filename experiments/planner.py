@@ -20,7 +20,8 @@ from flows.planning.capacity import check_fits, with_memory_share
 from flows.planning.compose import compose, merged
 from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
 from flows.planning.memory import sizes_of
-from flows.planning.plans import Plan, plan, with_ranks
+from flows.planning.plans import Plan, plan
+from flows.planning.ranks import with_ranks
 from flows.records.files import experiments_dir
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState, state_of

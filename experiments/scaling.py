@@ -11,7 +11,7 @@ from experiments.published.models import published_shapes
 from flows.planning.capacity import with_memory_share
 from flows.planning.compose import compose
 from flows.planning.memory import agent_memory, peak_gib, sizes_of
-from flows.planning.plans import with_ranks
+from flows.planning.ranks import with_ranks
 from hacpo_core.config.counts import num_ranks
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"

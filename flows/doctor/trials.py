@@ -21,7 +21,7 @@ import torch
 from flows.planning.capacity import with_memory_share
 from flows.planning.compose import compose
 from flows.planning.memory import folder_shape
-from flows.planning.plans import with_ranks
+from flows.planning.ranks import with_ranks
 from flows.records.versions import version_tags
 from flows.runs.build import placement_of
 from flows.service.slots import gpu_slots

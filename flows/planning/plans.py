@@ -12,12 +12,13 @@ from pathlib import Path
 from flows.planning.capacity import check_fits, has_auto_share, with_memory_share
 from flows.planning.compose import load_config, to_yaml
 from flows.planning.memory import folder_shape, gpu_gib, sizes_of
+from flows.planning.ranks import with_ranks
 from flows.planning.user_code import check_reward_function, code_digest
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import SEAMS, ExperimentConfig
 from hacpo_core.config.addresses import sqlite_path
-from hacpo_core.config.counts import shared_out, sharing_agents, train_set_counts
+from hacpo_core.config.counts import sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.config.replays import check_checkpoints
 from hacpo_core.config.threads import num_threads
@@ -121,28 +122,6 @@ def all_problems() -> Iterator[Callable[[Callable[[], object]], None]]:
         raise problems[0]
     if problems:
         raise type(problems[0])("; ".join(map(str, problems)))
-
-
-def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> ExperimentConfig:
-    """The configuration with the ranks of `placement.num_ranks: auto` assigned to agents, by model size.
-
-    A single agent gets half of `placement.total_ranks`, so that two such experiments fill a machine.
-
-    Args:
-        config: a valid configuration.
-        parameters: number of parameters of each agent's model; if one is unknown, all agents count equally.
-    """
-    sharers, agents, total = sharing_agents(config), config.pair.agents, config.placement.total_ranks
-    if not sharers:
-        return config
-    assert total is not None, "validate() requires total_ranks for auto"
-    left = total - sum(agent.num_ranks or 0 for agent in agents.values())
-    is_known = all(k in parameters for k in sharers)
-    ranks = shared_out({k: parameters[k] if is_known else 1 for k in sharers}, left, least=1)
-    if len(agents) == 1:
-        ranks = {k: max(1, total // 2) for k in sharers}
-    placed = {k: replace(agent, num_ranks=ranks.get(k, agent.num_ranks)) for k, agent in agents.items()}
-    return replace(config, pair=replace(config.pair, agents=placed))
 
 
 def _tiny_sizes(config: ExperimentConfig) -> dict[str, int]:

@@ -72,32 +72,29 @@ def sharing_agents(config: ExperimentConfig) -> list[str]:
     return [name for name, agent in config.pair.agents.items() if agent.num_ranks is None]
 
 
-def shared_out(weights: Mapping[str, float], total: int, *, least: int) -> dict[str, int]:
+def shared_out(weights: Mapping[str, float], total: int) -> dict[str, int]:
     """Integers in proportion to weights, by the largest-remainder method.
 
         quota[k] = total w[k] / sum_j w[j]
 
-    Each count starts at its quota rounded down, but at least at `least`. Then the counts furthest below their quota
-    are raised, or those furthest above lowered, until the sum is `total`.
+    Each count starts at its quota rounded down. Then the counts furthest below their quota are raised until the sum is
+    `total`.
 
     Args:
         weights: w, each > 0.
-        total: sum of the counts, at least `least` for each.
-        least: smallest count.
+        total: sum of the counts.
     """
     quota = {k: total * weight / sum(weights.values()) for k, weight in weights.items()}
-    counts = {k: max(least, int(share)) for k, share in quota.items()}
+    counts = {k: int(share) for k, share in quota.items()}
     while sum(counts.values()) < total:
         counts[max(quota, key=lambda k: quota[k] - counts[k])] += 1
-    while sum(counts.values()) > total:
-        counts[max((k for k in quota if counts[k] > least), key=lambda k: counts[k] - quota[k])] -= 1
     return counts
 
 
 def train_set_counts(config: ExperimentConfig) -> dict[str, int]:
     """Problems per step from each training set, in proportion to the sets' shares."""
     shares = {name: config.data.sets[name].share for name in config.data.train}
-    return shared_out(shares, config.train.problems, least=0)
+    return shared_out(shares, config.train.problems)
 
 
 def num_gpus(config: ExperimentConfig) -> int:

@@ -19,24 +19,20 @@ from hacpo_core.config.counts import (
 
 
 @pytest.mark.parametrize(
-    ("billions", "total", "expected"),
+    ("weights", "total", "expected"),
     [
         ((1.7, 4.0), 8, (2, 6)),  # quotas 2.39 and 5.61
         ((4.0, 8.2), 8, (3, 5)),  # 2.62 and 5.38
         ((4.0, 3.2), 8, (4, 4)),  # 4.44 and 3.56
-        ((4.0, 4.0), 8, (4, 4)),
-        ((0.2, 0.1), 3, (2, 1)),
-        ((1.0, 1.0, 1.0), 8, (3, 3, 2)),  # equal remainders: the first agents
-        ((1.0, 100.0), 8, (1, 7)),  # 0.08 and 7.92: at least one
-        ((1.0, 9.0, 90.0), 4, (1, 1, 2)),  # 0.04, 0.36 and 3.6, of which 3 is the most above its quota
+        ((1.0, 1.0, 1.0), 8, (3, 3, 2)),  # equal remainders: the first ones
+        ((1.0, 100.0), 8, (0, 8)),  # 0.08 and 7.92
     ],
 )
-def test_ranks_are_shared_out_by_largest_remainder(
-    billions: tuple[float, ...], total: int, expected: tuple[int, ...]
+def test_counts_are_shared_out_by_largest_remainder(
+    weights: tuple[float, ...], total: int, expected: tuple[int, ...]
 ) -> None:
-    agents = [f"agent{i}" for i in range(len(billions))]
-    sizes = {k: int(size * 1e9) for k, size in zip(agents, billions, strict=True)}
-    assert tuple(shared_out(sizes, total, least=1).values()) == expected
+    shares = {f"set{i}": weight for i, weight in enumerate(weights)}
+    assert tuple(shared_out(shares, total).values()) == expected
 
 
 @pytest.mark.parametrize(

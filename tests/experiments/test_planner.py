@@ -22,7 +22,8 @@ from experiments.estimate import (
 from experiments.planner import RateConfig, plan_grid
 from experiments.run import count_experiments, default_workers, run_grid, show_grid, submit
 from flows.planning.compose import compose
-from flows.planning.plans import Plan, save_plan, with_ranks
+from flows.planning.plans import Plan, save_plan
+from flows.planning.ranks import with_ranks
 from flows.records.failures import read_failure
 from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from experiments.planner import plan_grid
 from experiments.published.models import published_shapes
 from flows.planning.compose import compose, load_config, to_yaml
 from flows.planning.memory import peak_gib, sizes_of
-from flows.planning.plans import Plan, find_plan, with_ranks
+from flows.planning.plans import Plan, find_plan
+from flows.planning.ranks import step_cost, with_ranks
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_ranks, occupied_gpus
@@ -28,14 +30,16 @@ def ranks_of(config: ExperimentConfig) -> tuple[int, ...]:
     ("pair", "words", "expected"),
     [
         ("qwen3-4b+qwen3-4b-instruct", (), (4, 4)),
-        ("qwen3-1.7b-base+qwen3-4b-base", (), (2, 6)),
+        ("qwen3-1.7b-base+qwen3-4b-base", (), (3, 5)),
+        ("llama3.2-1b-instruct+llama3.2-3b-instruct", (), (3, 5)),
+        ("qwen3-1.7b-base+llama3.2-1b-instruct", (), (4, 4)),
         ("qwen3-4b-base+qwen3-8b-base", (), (3, 5)),
-        ("qwen3-4b-base+qwen3-8b-base", ("placement.total_ranks=4",), (1, 3)),
+        ("qwen3-4b-base+qwen3-8b-base", ("placement.total_ranks=4",), (2, 2)),
         ("qwen3-4b-base+qwen3-8b-base", ("pair.agents.qwen3-8b-base.num_ranks=6",), (2, 6)),
         ("qwen3-4b-base+qwen3-8b-base", ("placement.num_ranks=4",), (4, 4)),
     ],
 )
-def test_agents_of_the_paper_share_eight_gpus_by_their_sizes(
+def test_agents_of_the_paper_share_eight_gpus_by_what_their_steps_cost(
     pair: str, words: tuple[str, ...], expected: tuple[int, ...]
 ) -> None:
     config = compose(pair, "hacpo", hardware="eight_gpus", overrides=words)
@@ -43,10 +47,27 @@ def test_agents_of_the_paper_share_eight_gpus_by_their_sizes(
     placed = with_ranks(config, sizes_of(shapes))
     assert ranks_of(placed) == expected
     assert occupied_gpus(placed) == sum(expected)
-    if expected == (3, 5):  # the sums of memory go by the same numbers
+    if expected == (3, 5) and "8b" in pair:  # the sums of memory go by the same numbers
         equal = with_ranks(compose(pair, "hacpo", hardware="eight_gpus", overrides=["placement.num_ranks=4"]), {})
         more, fewer = (peak_gib(one, shapes, gpu_gib=79, is_least=True) for one in (placed, equal))
         assert more < fewer, "the 8 B agent divides its optimizer among five"
+
+
+@pytest.mark.parametrize("method", ["hacpo", "gspo_x2"])
+def test_no_split_of_the_ranks_has_a_faster_step(method: str) -> None:
+    for pair in ("qwen3-1.7b-base+qwen3-4b-base", "llama3.2-1b-instruct+llama3.2-3b-instruct"):
+        config = compose(pair, method, hardware="eight_gpus")
+        sizes = sizes_of(published_shapes(config))
+        one, other = (step_cost(config, size) for size in sizes.values())
+        few, many = ranks_of(with_ranks(config, sizes))
+        assert max(one / few, other / many) == min(max(one / n, other / (8 - n)) for n in range(1, 8))
+
+
+def test_step_costs_sampling_by_the_root_of_the_size_and_training_by_the_size() -> None:
+    config = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="eight_gpus")
+    assert step_cost(config, 4 * 10**9) == 1.0 + 2 * 1.0, "both agents' responses are trained on"
+    assert step_cost(config, 10**9) == 0.5 + 2 * 0.25
+    assert step_cost(replace(config, method=compose("qwen3-1.7b-base+qwen3-4b-base", "gspo").method), 10**9) == 0.75
 
 
 def test_agents_of_unknown_size_share_alike() -> None:
@@ -59,7 +80,7 @@ def test_agent_that_trains_alone_gets_half_of_the_machine(tmp_path: Path) -> Non
     found = {(len(one.config.pair.agents), occupied_gpus(one.config)) for one in grid.plans.values()}
     assert found == {(1, 4), (2, 8)}
     ranks = {ranks_of(one.config) for one in grid.plans.values() if len(one.config.pair.agents) == 2}
-    assert ranks == {(4, 4), (2, 6)}
+    assert ranks == {(4, 4), (3, 5)}
 
 
 @pytest.mark.parametrize(

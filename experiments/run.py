@@ -31,6 +31,7 @@ from flows.service.server import await_server, ensure_server, find_server, log_i
 from flows.service.slots import visible_devices
 from flows.service.worker import find_worker, slots_here, worker_here
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
+from hacpo_core.config.samplers import sampler_of
 from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, ServerError
 
@@ -133,14 +134,15 @@ def _hours_text(cost: CostEstimate, grid: GridPlan) -> str:
 
 
 def _memory_shares(plans: Sequence[Plan]) -> list[float | str]:
-    """Shares of a GPU that vLLM takes in these experiments; auto: the models' sizes are unknown."""
-    engines = [plan.config.engine for plan in plans]
-    return sorted({engine.vllm.memory_share for engine in engines if engine.sampler == "vllm"}, key=str)
+    """Shares of a GPU that samplers take in these experiments; auto: the models' sizes are unknown."""
+    shares = {sampler_of(plan.config.engine).gpu_share(plan.config.engine) for plan in plans}
+    return sorted((share for share in shares if share is not None), key=str)
 
 
 def _share_text(plans: Sequence[Plan]) -> str:
     shares = _memory_shares(plans)
-    return f"; vLLM takes {' or '.join(map(str, shares))} of a GPU" if shares and uses_gpu(plans) else ""
+    titles = " or ".join(sorted({sampler_of(plan.config.engine).title for plan in plans}))
+    return f"; {titles} takes {' or '.join(map(str, shares))} of a GPU" if shares and uses_gpu(plans) else ""
 
 
 def run_grid(

@@ -1,4 +1,4 @@
-"""vLLM's share of a GPU, and plans that a machine cannot hold, from the sums of `memory` and `host_memory`."""
+"""The sampler's share of a GPU, and plans that a machine cannot hold, from the sums of `memory` and `host_memory`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from flows.planning.host_memory import host_gib, machine_gib
 from flows.planning.memory import AgentMemory, ModelShape, agent_memory, fullest_gib, gpu_gib, peak_gib, shares_gpu
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import num_ranks
+from hacpo_core.config.samplers import sampler_of
 from hacpo_core.errors import CapacityError, ConfigError
 
 MARGIN_GIB = 3.0
-"""part of a GPU that no share of vLLM's takes: NCCL's buffers, CUDA graphs and fragmentation are not in the sums"""
+"""part of a GPU that no sampler's share takes: NCCL's buffers, CUDA graphs and fragmentation are not in the sums"""
 MAX_SHARE = 0.9
 _TINY = ModelShape(0, 0, 0, 0, 0, 0, 0)
 
 
 def with_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> ExperimentConfig:
-    """The configuration with a number in place of `engine.vllm.memory_share: auto`.
+    """The configuration with a number in place of the sampler's share `auto`.
 
     Args:
         config: a valid configuration, with the numbers of ranks.
@@ -33,17 +34,20 @@ def with_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape]
     room = gpu_gib(config)
     if room is None:
         raise ConfigError(
-            "engine.vllm.memory_share: got auto, but no GPU is here whose memory it could be computed from; set "
-            "engine.gpu_memory_gb to the memory of one GPU, or memory_share to a number"
+            f"{sampler_of(config.engine).memory_share_field}: got auto, but no GPU is here whose memory it could be "
+            "computed from; set engine.gpu_memory_gb to the memory of one GPU, or memory_share to a number"
         )
     share = max_memory_share(config, shapes, gpu_gib=room)
-    vllm = replace(config.engine.vllm, memory_share=share)
-    return replace(config, engine=replace(config.engine, vllm=vllm))
+    return _with_share(config, share)
 
 
 def has_auto_share(config: ExperimentConfig) -> bool:
-    """Whether planning computes vLLM's share of a GPU."""
-    return config.engine.sampler == "vllm" and config.engine.vllm.memory_share == AUTO
+    """Whether planning computes the sampler's share of a GPU."""
+    return sampler_of(config.engine).gpu_share(config.engine) == AUTO
+
+
+def _with_share(config: ExperimentConfig, share: float | str) -> ExperimentConfig:
+    return replace(config, engine=sampler_of(config.engine).with_gpu_share(config.engine, share))
 
 
 def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_gib: float) -> float:
@@ -59,8 +63,7 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
         shapes: of its agents' models; a model without one counts as nothing.
         gpu_gib: memory of one GPU in GiB.
     """
-    vllm = replace(config.engine.vllm, memory_share=AUTO)
-    config = replace(config, engine=replace(config.engine, vllm=vllm))
+    config, sleeps = _with_share(config, AUTO), sampler_of(config.engine).can_sleep(config.engine)
     memory = {
         k: agent_memory(config, shapes.get(k, _TINY), ranks=num_ranks(config, k), gpu_gib=gpu_gib)
         for k in config.pair.agents
@@ -69,9 +72,9 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
     others = {k: replace(each, sampler=0.0) for k, each in memory.items()}
 
     def busy(each: AgentMemory) -> float:
-        return each.sampling if vllm.sleeps else max(each.sampling, each.updating)
+        return each.sampling if sleeps else max(each.sampling, each.updating)
 
-    num_awake = len(memory) if shares_gpu(config) and not vllm.sleeps else 1
+    num_awake = len(memory) if shares_gpu(config) and not sleeps else 1
     share = (gpu_gib - MARGIN_GIB - fullest_gib(config, others, busy)) / (num_awake * gpu_gib)
     return max(math.floor(100 * min(share, MAX_SHARE)), math.ceil(100 * least)) / 100
 
@@ -103,10 +106,11 @@ def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> No
 
 
 def _remedy(config: ExperimentConfig, shapes: Mapping[str, ModelShape], room: float) -> str:
-    vllm = config.engine.vllm
-    if config.engine.sampler == "vllm" and vllm.kv_cache_gb is None and not has_auto_share(config):
+    sampler = sampler_of(config.engine)
+    taken = sampler.gpu_share(config.engine)
+    if taken is not None and taken != AUTO:
         share = max_memory_share(config, shapes, gpu_gib=room)
-        smaller = replace(config, engine=replace(config.engine, vllm=replace(vllm, memory_share=share)))
-        if peak_gib(smaller, shapes, gpu_gib=room, is_least=True) <= room:
-            return f"vLLM takes {vllm.memory_share} of it; set engine.vllm.memory_share=auto, which gives {share} here"
+        if peak_gib(_with_share(config, share), shapes, gpu_gib=room, is_least=True) <= room:
+            field = sampler.memory_share_field
+            return f"{sampler.title} takes {taken} of it; set {field}=auto, which gives {share} here"
     return "use other hardware (docs/scaling.md), offload the optimizer, or train adapters (engine.lora)"

@@ -28,6 +28,7 @@ from hacpo_core.config import (
 )
 from hacpo_core.config.checks import validate
 from hacpo_core.config.misfits import misfit
+from hacpo_core.config.samplers import SamplerKind, find_sampler
 from hacpo_core.errors import ConfigError, first_line
 from hacpo_core.methods.base import Seam
 from hacpo_core.methods.registry import SHIPPED, find
@@ -137,7 +138,7 @@ def compose(
     _check_moved(layers)
     if not any(section_of(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: got no method.name, which identifies the method's runs; add one")
-    config = _with_seams(merged(ExperimentConfig, layers, remedy="hacpo fields lists them all"), layers)
+    config = _with_classes(merged(ExperimentConfig, layers, remedy="hacpo fields lists them all"), layers)
     config = _with_problem_sets(config, [layer for _, layer in layers])
     explicit = [*_field_names(override_layer), *_field_names(entry)]
     validate(config, overrides=explicit)
@@ -159,10 +160,29 @@ def _check_moved(layers: Sequence[tuple[str, DictConfig]]) -> None:
                 raise ConfigError(f"{name} (in {source}): the field is now {target}; rename it")
 
 
-def _with_seams(config: ExperimentConfig, layers: Sequence[tuple[str, DictConfig]]) -> ExperimentConfig:
-    """The configuration with each seam of the method replaced by the chosen implementation."""
+def _with_classes(config: ExperimentConfig, layers: Sequence[tuple[str, DictConfig]]) -> ExperimentConfig:
+    """The configuration with the chosen implementation of each seam of the method, and of the sampler."""
     parts: dict[str, Any] = {seam: _seam(seam, layers) for seam in SEAMS}
-    return replace(config, method=replace(config.method, **parts))
+    engine = replace(config.engine, sampler_options=_sampler(config.engine.sampler, layers))
+    return replace(config, method=replace(config.method, **parts), engine=engine)
+
+
+def _sampler(name: str, layers: Sequence[tuple[str, DictConfig]]) -> SamplerKind:
+    """The sampler's declaration, with its fields filled from the layers.
+
+    A layer that names another sampler, and those below it, set fields of that one. Such fields are ignored.
+    """
+    kind = find_sampler(name)
+    names = [section_of(layer, "engine").get("sampler") or name for _, layer in layers]
+    first = max((place + 1 for place, other in enumerate(names) if other != name), default=0)
+    for source, layer in layers[first:]:
+        given = section_of(layer, "engine").get("sampler_options")
+        if given is not None and not isinstance(given, DictConfig):
+            raise ConfigError(
+                f"engine.sampler_options (in {source}): got {given!r}, expected a mapping; write the fields of {name}"
+            )
+    sections = [(source, section_of(layer, "engine", "sampler_options")) for source, layer in layers[first:]]
+    return merged(kind, sections, remedy=f"correct it, or engine.sampler={name}", section="engine.sampler_options")  # type: ignore[no-any-return]
 
 
 def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
@@ -260,13 +280,14 @@ def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Seq
     return declared
 
 
-def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: str) -> Any:
+def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: str, section: str = "") -> Any:
     """An instance of `schema` with its defaults overridden by each layer in turn.
 
     Args:
         schema: a dataclass.
         layers: description of the source and content of each layer.
         remedy: end of the message about an unknown field or a value of the wrong type.
+        section: dotted name of the instance in the configuration, for messages.
 
     Raises:
         ConfigError: such a field or value, or a ${...} that refers to nothing.
@@ -274,10 +295,10 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     tree = OmegaConf.structured(schema)
     for source, layer in layers:
         try:
-            plain = typed(schema, OmegaConf.to_container(layer), source=source)
+            plain = typed(schema, OmegaConf.to_container(layer), source=source, name=section)
             tree = OmegaConf.unsafe_merge(tree, OmegaConf.create(plain))
         except (OmegaConfBaseException, TypeError, OverflowError) as error:
-            raise ConfigError(f"{_misfit(schema, layer, source, error)}; {remedy}") from error
+            raise ConfigError(f"{_misfit(schema, layer, source, section, error)}; {remedy}") from error
     try:
         return OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:  # a missing value, ${...} that refers to nothing, or a wrong type
@@ -285,9 +306,9 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
         raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; fix the value") from error
 
 
-def _misfit(schema: type, layer: DictConfig, source: str, error: Exception) -> str:
+def _misfit(schema: type, layer: DictConfig, source: str, section: str, error: Exception) -> str:
     """What does not fit the schema, in our words where the field can be found, else in OmegaConf's."""
-    found = misfit(schema, typed(schema, OmegaConf.to_container(layer), source=source))
+    found = misfit(schema, typed(schema, OmegaConf.to_container(layer), source=source, name=section), section)
     if found is None:
         return f"{_key(error)} (in {source}): {first_line(error)}"
     return f"{found.name} (in {source}): {found.problem}"
@@ -313,7 +334,7 @@ def load_config(path: Path) -> ExperimentConfig:
     plain: Any = OmegaConf.to_container(read_yaml(path))
     layers = [(str(path), OmegaConf.create(plain))]
     _check_moved(layers)
-    config = _with_seams(merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo"), layers)
+    config = _with_classes(merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo"), layers)
     validate(config)
     return config
 

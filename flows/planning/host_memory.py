@@ -11,6 +11,7 @@ import psutil
 from flows.planning.memory import GIB, ModelShape, min_gpu_gib, num_trained, shares_gpu
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import measures_cosine, num_ranks
+from hacpo_core.config.samplers import sampler_of
 
 
 def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> float:
@@ -23,7 +24,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
         dtype   with engine.deepspeed.offload_parameters
         R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after another
         dtype   while it works: one gradient for the cosine (`diagnostics.every`) on the first rank, the copy that is
-                passed to vLLM's own processes, or the merged weights of a checkpoint with adapters
+                passed to a sampler's own processes, or the merged weights of a checkpoint with adapters
 
     Writing another checkpoint needs one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page
     cache, other experiments on the machine.
@@ -36,7 +37,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     width = 2 if engine.dtype != "float32" else 4
     is_deepspeed = engine.learner == "deepspeed"
     has_cosine = measures_cosine(config) and not (is_deepspeed and engine.deepspeed.stage == 3)
-    copies = (engine.sampler == "vllm" and engine.vllm.process == "own") or engine.lora.rank > 0
+    copies = sampler_of(engine).has_own_process(engine) or engine.lora.rank > 0
     takes_turns = shares_gpu(config)
     held, working, peaks = 0.0, [0.0], [0.0]
     for agent, shape in shapes.items():

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import has_reference, longest_sequence, longest_taught, measures_cosine, num_ranks
 from hacpo_core.config.engine import MAX_PLACES
+from hacpo_core.config.samplers import sampler_of
 from hacpo_core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ AFTER_UPDATE_GIB = 1.5
 """memory that a learner still holds after an update, beside weights and optimizer; measured on an H200"""
 CONTEXT_GIB = 0.5
 """CUDA context of a process; an assumption"""
-ASLEEP_GIB = 1.0
-"""memory that one of vLLM's engines holds while it sleeps, beside its process's context; an assumption"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def sizes_of(shapes: Mapping[str, ModelShape]) -> dict[str, int]:
 class AgentMemory:
     """Memory of one process of an agent on its GPU, in GiB.
 
-    `sampler` is the KV cache and, with vLLM, the copy of the weights; `asleep` is what vLLM holds while it sleeps.
+    `sampler` is the KV cache and the copy of the weights, if it has one; `asleep` is what it holds while it sleeps.
     `activations` include logits. `reference` is the frozen initial model for the KL term. `weights` are the learner's,
     including the whole copy at ZeRO stage 3. `always` is held whatever the agent does: buffers, and the contexts of
     processes of its own.
@@ -141,9 +140,9 @@ def agent_memory(
         config: the experiment's.
         shape: of the agent's model.
         ranks: processes of the agent, one GPU each.
-        gpu_gib: memory of one GPU in GiB, of which vLLM takes a share.
-        is_least: the minimum, with one response at a time; False: the maximum, with all responses at the limit. vLLM
-            takes what its fields reserve in either case; a share that is still auto counts as the minimum.
+        gpu_gib: memory of one GPU in GiB, of which a sampler may take a share.
+        is_least: the minimum, with one response at a time; False: the maximum, with all responses at the limit. A
+            sampler with a share takes it in either case; one that is still auto counts as the minimum.
     """
     engine, rollout = config.engine, config.rollout
     is_narrow, is_deepspeed = engine.dtype != "float32", engine.learner == "deepspeed"
@@ -178,16 +177,15 @@ def agent_memory(
         activations = max(activations, passed * _scoring_bytes(shape, width, places=max(1.0, max_places / passed)))
     activations += 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
 
-    is_vllm = engine.sampler == "vllm"
+    kind = sampler_of(engine)
     cache_of_one = longest_sequence(config) * 2 * shape.num_layers * shape.kv_width * width
-    if not is_vllm:
-        sampler: float = cache_of_one * (1 if is_least else rollout.batch_size)
-    elif engine.vllm.kv_cache_gb is not None:
-        sampler = width * total / engine.vllm.tensor_parallel_size + engine.vllm.kv_cache_gb * GIB
-    elif isinstance(engine.vllm.memory_share, str):
-        sampler = (width * total + cache_of_one) / engine.vllm.tensor_parallel_size
-    else:
-        sampler = engine.vllm.memory_share * gpu_gib * GIB
+    sampler = kind.device_bytes(
+        engine,
+        weights=width * total,
+        response=cache_of_one,
+        num_responses=1 if is_least else rollout.batch_size,
+        gpu=gpu_gib * GIB,
+    )
     keeps_reference = has_reference(config) and engine.lora.rank == 0
     return AgentMemory(
         weights=weights / GIB,
@@ -196,10 +194,10 @@ def agent_memory(
         optimizer=optimizer / GIB,
         activations=activations / GIB,
         sampler=sampler / GIB,
-        asleep=ASLEEP_GIB if is_vllm and engine.device != "cpu" else 0.0,
+        asleep=kind.asleep_gib if engine.device != "cpu" else 0.0,
         always=_always_bytes(config, shape, width) / GIB,
         offloads=engine.offloads,
-        sampler_sleeps=not is_vllm or engine.vllm.sleeps,
+        sampler_sleeps=kind.can_sleep(engine),
     )
 
 
@@ -208,7 +206,7 @@ def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> fl
     engine = config.engine
     if engine.device == "cpu":
         return 0.0
-    num_contexts = (config.placement.kind == "ray") + (engine.sampler == "vllm" and engine.vllm.process == "own")
+    num_contexts = (config.placement.kind == "ray") + sampler_of(engine).has_own_process(engine)
     always = (AFTER_UPDATE_GIB + num_contexts * CONTEXT_GIB) * GIB
     if engine.learner == "deepspeed" and engine.deepspeed.offload_optimizer and engine.deepspeed.stage in (1, 2):
         largest = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)

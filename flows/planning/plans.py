@@ -180,6 +180,7 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
     digests = {what: digest for model in initial_models(config).values() for what, digest in model.contents().items()}
     digests |= {context: digest for context, (_, digest) in data_files(config).items()}
     named = {f"method.{seam}": getattr(config.method, seam).name for seam in SEAMS}
+    named |= {"engine.sampler": config.engine.sampler}
     named |= {f"reward {name}": name for name in config.reward.functions}
     for context, name in named.items():
         module, colon, _ = name.partition(":")

@@ -15,6 +15,7 @@ from flows.runs.verifier import check_golds, verifier_pool
 from flows.service.slots import gpu_slots
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
+from hacpo_core.config.problems import SHIPPED_REWARDS
 from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
@@ -144,12 +145,11 @@ def _open(placement: Placement, store: StepStore) -> Checkpoint | None:
 
 def rewards_of(config: ExperimentConfig, pool: VerifierPool) -> Rewards:
     """The configured reward functions; evaluations use the same pool."""
-    equalities = {"math_verify": "math_verify", "exact_match": "normalised"}
 
     def function(name: str) -> RewardFunction:
         if ":" in name:
             return UserReward(name, timeout_s=config.reward.timeout_s, memory_mb=config.reward.memory_mb)
-        equality = equalities.get(name, config.verifier.equality)
+        equality = SHIPPED_REWARDS[name] or config.verifier.equality
         if equality == config.verifier.equality:
             return VerifierReward(pool)
         return VerifierReward(verifier_pool(config, equality), owns_pool=True)

@@ -239,7 +239,7 @@ def _sample_of_rollouts(plan: Plan, step: int) -> pd.DataFrame:
     ledger = Ledger(StepStore(plan.root), agents)
     frames = []
     for agent in agents:
-        responses = ledger.verdicts(step, agent).responses
+        responses = ledger.verdicts(step, agent).value
         responses = responses.take(range(min(len(responses), SAMPLED_ROWS // len(agents))))
         assert responses.verdicts is not None, "a complete step is verified"
         columns = {"agent": agent, "problem": responses.problem_id, "text": responses.text}

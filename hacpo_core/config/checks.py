@@ -12,7 +12,8 @@ from hacpo_core.config.counts import num_samples, num_sources, train_set_counts
 from hacpo_core.config.engine_checks import check_engines
 from hacpo_core.config.fields import fields_of
 from hacpo_core.config.identity import inert_fields
-from hacpo_core.config.problems import VERIFIER, BenchmarkConfig, ProblemSetConfig
+from hacpo_core.config.misfits import did_you_mean
+from hacpo_core.config.problems import SHIPPED_REWARDS, VERIFIER, BenchmarkConfig, ProblemSetConfig
 from hacpo_core.config.schema import SEAMS, ExperimentConfig
 from hacpo_core.errors import ConfigError
 
@@ -258,10 +259,11 @@ def _check_reward(config: ExperimentConfig) -> None:
     if not reward.functions:
         raise ConfigError(f"reward.functions: got none, expected at least one, such as {VERIFIER}")
     for name in reward.functions:
-        if name not in (VERIFIER, "math_verify", "exact_match") and not all(name.partition(":")):
+        if name not in SHIPPED_REWARDS and not all(name.partition(":")):
+            hint = did_you_mean(name, list(SHIPPED_REWARDS))
             raise ConfigError(
-                f"reward.functions: got {name!r}, expected {VERIFIER}, math_verify, exact_match, or "
-                "package.module:function of your own"
+                f"reward.functions: got {name!r}, expected {', '.join(SHIPPED_REWARDS)}, or package.module:function of "
+                f"your own{hint and f'; {hint}'}"
             )
     weights = reward.weights
     if weights is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hacpo_core.config import AUTO, ExperimentConfig
+from hacpo_core.config.samplers import sampler_of
 
 
 def num_samples(config: ExperimentConfig) -> int:
@@ -101,7 +102,7 @@ def num_gpus(config: ExperimentConfig) -> int:
     """GPUs per process of an agent."""
     if config.engine.device == "cpu":
         return 0
-    return config.engine.vllm.tensor_parallel_size if config.engine.sampler == "vllm" else 1
+    return sampler_of(config.engine).gpus_per_process(config.engine)
 
 
 def num_processes(config: ExperimentConfig) -> int:

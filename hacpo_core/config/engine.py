@@ -8,7 +8,7 @@ from typing import Any
 from hacpo_core.config.fields import either, setting, unless, when
 
 AUTO = "auto"
-"""value of placement.num_ranks and engine.vllm.memory_share that planning replaces by numbers, and of num_threads"""
+"""value of placement.num_ranks and a sampler's share of a GPU that planning replaces by numbers, and of num_threads"""
 MAX_PLACES = 4
 """positions for attention, where rows repeat their prompts and are padded, per token of engine.micro_batch_tokens"""
 ALL_LINEAR = "all-linear"
@@ -129,12 +129,10 @@ class EngineConfig:
 
     sampler: str = setting(
         "transformers",
-        "sampling engine",
-        choices={
-            "transformers": "in the learner, with its weights",
-            "vllm": "vLLM, with a copy of the learner's weights",
-        },
+        "sampling engine. transformers: in the learner, with its weights; vllm: vLLM, with a copy of the learner's "
+        "weights; package.module:Class of your own",
     )
+    sampler_options: Any = setting(None, "fields of the class of a sampler of your own", is_option=True)
     vllm: VllmConfig = setting(VllmConfig, "vLLM's engine", inert=unless("engine.sampler", "vllm"))
     learner: str = setting(
         "torch",

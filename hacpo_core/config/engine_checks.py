@@ -4,58 +4,24 @@ from __future__ import annotations
 
 from hacpo_core.config.counts import num_gpus, num_ranks, sharing_agents
 from hacpo_core.config.engine import ALL_LINEAR, AUTO
+from hacpo_core.config.samplers import sampler_of
 from hacpo_core.config.schema import ExperimentConfig
 from hacpo_core.errors import ConfigError
 
 
 def check_engines(config: ExperimentConfig) -> None:
-    """Check vLLM, ranks and GPUs, adapters and DeepSpeed.
+    """Check the sampler, ranks and GPUs, adapters and DeepSpeed.
 
     Raises:
         ConfigError: one sentence that names the field, the value, what is expected and the remedy.
     """
-    _check_vllm(config)
+    reason = sampler_of(config.engine).why_not(config)
+    if reason is not None:
+        raise ConfigError(reason)
     _check_threads(config)
     _check_placement(config)
     _check_lora(config)
     _check_deepspeed(config)
-
-
-def _check_vllm(config: ExperimentConfig) -> None:
-    vllm, rollout = config.engine.vllm, config.rollout
-    if config.engine.sampler != "vllm":
-        return
-    share = vllm.memory_share
-    if share != AUTO and not (isinstance(share, float | int) and 0 < share <= 1):
-        raise ConfigError(f"engine.vllm.memory_share: got {share!r}, expected {AUTO} or a number in (0, 1]")
-    if share == AUTO and config.engine.device == "cpu":
-        raise ConfigError(
-            f"engine.vllm.memory_share: got {AUTO} with engine.device=cpu, for which it is not computed; set a number"
-        )
-    if rollout.limits.narrows and rollout.temperature != 1:
-        unset = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-        name = next(name for name, value in unset.items() if getattr(rollout, name) != value)
-        raise ConfigError(
-            f"rollout.{name}: got {getattr(rollout, name)} with rollout.temperature {rollout.temperature}, for which "
-            f"vLLM does not report the policy's log-probabilities; set rollout.{name}={unset[name]:g}, "
-            "rollout.temperature=1 or engine.sampler=transformers"
-        )
-    if vllm.process == "own":
-        return
-    if config.engine.learner == "deepspeed":
-        raise ConfigError(
-            "engine.vllm.process: got shared with engine.learner=deepspeed, but each needs its own process group; set "
-            "engine.vllm.process=own"
-        )
-    remedy = "set engine.vllm.process=own"
-    if vllm.tensor_parallel_size > 1:
-        raise ConfigError(f"engine.vllm.tensor_parallel_size: got {vllm.tensor_parallel_size} in one process; {remedy}")
-    num_here = len(config.pair.agents) if config.placement.kind == "local" else 1
-    if vllm.sleeps and config.engine.device != "cpu" and num_here > 1:
-        raise ConfigError(
-            "engine.vllm.sleeps: got true, but only one engine per process can sleep and "
-            f"{num_here} agents share this process; {remedy} or engine.vllm.sleeps=false"
-        )
 
 
 def _check_threads(config: ExperimentConfig) -> None:
@@ -84,8 +50,8 @@ def _check_placement(config: ExperimentConfig) -> None:
             )
     if config.placement.kind == "ray" and config.placement.colocated and num_gpus(config) > 1:
         raise ConfigError(
-            f"engine.vllm.tensor_parallel_size: got {num_gpus(config)} with placement.colocated=true, where each rank "
-            "gets a share of a single GPU; set it to 1, or placement.colocated=false"
+            f"{sampler_of(config.engine).num_gpus_field}: got {num_gpus(config)} with placement.colocated=true, where "
+            "each rank gets a share of a single GPU; set it to 1, or placement.colocated=false"
         )
 
 

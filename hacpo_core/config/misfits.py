@@ -51,10 +51,12 @@ def _inside(kind: Any, value: Any, name: str) -> Misfit | None:
     elif not isinstance(value, dict) or kind is Any:
         return None
     elif dataclasses.is_dataclass(kind):
-        known = get_type_hints(kind)
+        hints = get_type_hints(kind)
+        known = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
         for key in value:
             if key not in known:
-                hint = did_you_mean(str(key), list(known)) or f"expected one of {', '.join(known)}"
+                names = f"expected one of {', '.join(known)}" if known else "the section has none"
+                hint = did_you_mean(str(key), list(known)) or names
                 return Misfit(f"{prefix}{key}", f"there is no such field; {hint}")
         parts = [(known[key], each, f"{prefix}{key}") for key, each in value.items()]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ from hacpo_core.config.fields import either, setting, unless, when
 
 VERIFIER = "verifier"
 """name of the reward function that returns the verifier's verdicts"""
+SHIPPED_REWARDS: Mapping[str, str | None] = {VERIFIER: None, "math_verify": "math_verify", "exact_match": "normalised"}
+"""rule of equality of each shipped reward function: 1 for a correct answer, else 0; None: that of the verifier"""
 STYLES = {
     "boxed": "the last \\boxed{}",
     "last_number": "the last number",
@@ -221,7 +224,7 @@ class EvaluateConfig:
 
 
 def _starts_no_worker(_: Any, config: Any) -> str | None:
-    if config.verifier.equality != "normalised" or "math_verify" in config.reward.functions:
+    if "math_verify" in {config.verifier.equality, *map(SHIPPED_REWARDS.get, config.reward.functions)}:
         return None
     return "verifier.equality is normalised, which uses no workers"
 

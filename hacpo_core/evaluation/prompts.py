@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import longest_sequence
+from hacpo_core.config.samplers import sampler_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.engines.models.loading import length_limits
 from hacpo_core.errors import DataError
@@ -35,10 +35,10 @@ def check_prompts(
     """
     limits = length_limits(folder, trust_remote_code=config.pair.agents[agent.name].trust_remote_code)
     whole, remedy = limits.hard, "use a model with more positions"
-    if config.engine.sampler == "vllm":
-        of_vllm = config.engine.vllm.max_model_tokens or longest_sequence(config)
-        if whole is None or of_vllm < whole:
-            whole, remedy = of_vllm, f"raise engine.vllm.max_model_tokens={of_vllm}"
+    sampler = sampler_of(config.engine)
+    of_sampler = sampler.max_sequence(config)
+    if of_sampler is not None and (whole is None or of_sampler < whole):
+        whole, remedy = of_sampler, f"raise {sampler.max_tokens_field}={of_sampler}"
     for benchmark in benchmarks:
         response = benchmark.config.max_response_tokens or config.evaluate.max_response_tokens
         agent.render(benchmark.problems)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import inspect
 from collections.abc import Mapping
 
 from hacpo_core.config import MethodConfig
-from hacpo_core.errors import ConfigError
+from hacpo_core.config.user_classes import user_class
 from hacpo_core.methods.base import Builder, Estimator, Objective, SamplingPlan, Seam
 from hacpo_core.methods.builders.bandit import Bandit
 from hacpo_core.methods.builders.shuffled import Shuffled
@@ -106,62 +103,4 @@ def find(seam: str, name: str) -> type[Seam]:
     """
     if name in SHIPPED[seam]:
         return SHIPPED[seam][name]
-    module, colon, attribute = name.partition(":")
-    known = ", ".join(SHIPPED[seam])
-    if not colon:
-        raise ConfigError(f"method.{seam}.name: got {name!r}, expected {known}, or package.module:Class of your own")
-    try:
-        implementation = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"method.{seam}.name: {name} cannot be imported ({type(error).__name__}: {error}); put the folder of "
-            f"{module.partition('.')[0]} on PYTHONPATH, or name a class of an importable module"
-        ) from error
-    kind = SEAM_CLASSES[seam]
-    if not (
-        isinstance(implementation, type)
-        and issubclass(implementation, kind)
-        and dataclasses.is_dataclass(implementation)
-    ):
-        raise ConfigError(
-            f"method.{seam}.name: {name} is not of class {kind.__name__}; derive a frozen dataclass from "
-            f"hacpo_core.methods.base.{kind.__name__}"
-        )
-    missing = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
-    if missing:
-        raise ConfigError(f"method.{seam}.name: {name} lacks {missing}; implement it")
-    _check_signatures(f"method.{seam}.name: {name}", implementation, kind)
-    return implementation
-
-
-def _check_signatures(context: str, implementation: type[Seam], kind: type[Seam]) -> None:
-    """Check that what a user's class overrides can be called, or read, as the seam's own.
-
-    Raises:
-        ConfigError: a method takes other arguments, or a method stands in place of a property.
-    """
-    for name in (each for each in dir(kind) if not each.startswith("_")):
-        expected, own = inspect.getattr_static(kind, name), inspect.getattr_static(implementation, name)
-        if isinstance(expected, property) and inspect.isfunction(own):
-            raise ConfigError(f"{context}.{name} is a method, expected a property; add @property above it")
-        if not inspect.isfunction(expected) or own is expected:
-            continue
-        if not inspect.isfunction(own):
-            raise ConfigError(
-                f"{context}.{name} is of type {type(own).__name__}, expected a method; define it with def"
-            )
-        declared, given = inspect.signature(expected), inspect.signature(own)
-        named = [each for each in declared.parameters.values() if each.kind is each.KEYWORD_ONLY]
-        positional = list(declared.parameters)[: len(declared.parameters) - len(named)]
-        try:
-            given.bind(*positional, **{each.name: None for each in named})
-        except TypeError as error:
-            raise ConfigError(
-                f"{context}.{name} takes {_arguments(given)}, expected {_arguments(declared)}; correct its arguments"
-            ) from error
-
-
-def _arguments(signature: inspect.Signature) -> str:
-    """The arguments without annotations and defaults, such as (self, scored, state)."""
-    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-    return str(signature.replace(parameters=bare, return_annotation=signature.empty))
+    return user_class(f"method.{seam}.name", name, SEAM_CLASSES[seam], shipped=SHIPPED[seam])

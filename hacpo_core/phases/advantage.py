@@ -10,7 +10,7 @@ from hacpo_core.methods.base import ScoredStep
 from hacpo_core.methods.checks import checked_estimate, checked_shape
 from hacpo_core.records import Problem
 from hacpo_core.stopwatch import Stopwatch
-from hacpo_core.store.ledger import EstimatedStep
+from hacpo_core.store.ledger import Committed
 
 
 def advantage(experiment: Experiment, step: int, problems: Sequence[Problem]) -> None:
@@ -28,7 +28,7 @@ def advantage(experiment: Experiment, step: int, problems: Sequence[Problem]) ->
         estimate, after = checked_estimate(estimator, scored, sources, experiment.state_before(step, "advantage"))
     encoded = state.encode(after, owner=f"method.estimate ({estimator.name})")
     reward_R = {agent: scored.reward_R(agent) for agent in experiment.agents}
-    experiment.ledger.save_estimate(step, EstimatedStep(estimate, reward_R, encoded, watch.cost()))
+    experiment.ledger.save_estimate(step, Committed(estimate, watch.cost(), encoded), reward_R)
 
 
 def scored_step(experiment: Experiment, step: int, problems: Sequence[Problem]) -> ScoredStep:
@@ -36,7 +36,7 @@ def scored_step(experiment: Experiment, step: int, problems: Sequence[Problem]) 
     return ScoredStep(
         step=step,
         problem_ids=tuple(problem.id for problem in problems),
-        responses={agent: experiment.ledger.verdicts(step, agent).responses for agent in experiment.agents},
+        responses={agent: experiment.ledger.verdicts(step, agent).value for agent in experiment.agents},
         seed=experiment.config.seed,
         max_response_tokens=experiment.config.rollout.max_response_tokens,
         reward_weights=tuple(experiment.config.reward.weights or ()),

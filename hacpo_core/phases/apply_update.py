@@ -70,8 +70,8 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch,
         sources=sources,
         num_samples=config.rollout.num_samples,
         seed=config.seed,
-        responses=lambda at, of: experiment.ledger.verdicts(at, of).responses,
-        estimate=lambda at: experiment.ledger.estimate(at).estimate,
+        responses=lambda at, of: experiment.ledger.verdicts(at, of).value,
+        estimate=lambda at: experiment.ledger.estimate(at).value,
         outcomes=lambda at: experiment.ledger.update(at, agent).rows,
     )
     batches, after = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))

@@ -44,21 +44,21 @@ def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str
         "time/advantage_s": estimated.cost.seconds,
         "tokens/sampled": sum(agent["tokens/sampled"] for agent in agents.values()),
         "tokens/trained": sum(agent["tokens/trained"] for agent in agents.values()),
-        **estimated.estimate.run_figures,
+        **estimated.value.run_figures,
     }
     return {"timestamp_ms": int(time.time() * 1000), "run": run, "agents": agents}
 
 
 def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) -> dict[str, float]:
     sampled, verified = ledger.rollouts(step, agent), ledger.verdicts(step, agent)
-    update, verdicts = ledger.update(step, agent), verified.responses.verdicts
+    update, verdicts = ledger.update(step, agent), verified.value.verdicts
     assert verdicts is not None, "metrics follow verification"
     minibatches, rows, counts = update.minibatches, update.rows, update.counts
     cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
     num_rows = sum(m.num_rows for m in minibatches)
     is_own, is_foreign = rows["kind"] == RowKind.OWN, rows["kind"] == RowKind.FOREIGN
     values = {
-        **ledger.estimate(step).estimate.figures.get(agent, {}),
+        **ledger.estimate(step).value.figures.get(agent, {}),
         "reward/mean": float(np.mean(verdicts.raw_reward_R[verdicts.is_scored_R])),
         "reward/num_unscored": int((~verdicts.is_scored_R).sum()),
         "reward/unscored_share": float((~verdicts.is_scored_R).mean()),
@@ -81,7 +81,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         "time/update_s": update.cost.seconds,
         "gpu/rollout_s": sampled.cost.gpu_seconds,
         "gpu/update_s": update.cost.gpu_seconds,
-        **_search_metrics(verified.responses),
+        **_search_metrics(verified.value),
         **_sampler_metrics(sampled, is_token_level),
         **_row_metrics("own", rows, is_own),
         **_row_metrics("old", rows, rows["kind"] == RowKind.OLD),

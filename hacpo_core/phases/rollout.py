@@ -116,7 +116,7 @@ def _plan(
         limits=rollout.limits,
         seed=experiment.config.seed,
         round=round_index,
-        verified={name: ledger.verdicts(step, name, rounds=round_index).responses for name in experiment.agents}
+        verified={name: ledger.verdicts(step, name, rounds=round_index).value for name in experiment.agents}
         if round_index
         else {},
         sources=experiment.sources(agent),

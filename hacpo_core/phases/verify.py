@@ -10,7 +10,7 @@ from hacpo_core.errors import VerificationError
 from hacpo_core.experiment import Experiment
 from hacpo_core.responses import Verdicts
 from hacpo_core.stopwatch import Stopwatch
-from hacpo_core.store.ledger import VerifiedBatch
+from hacpo_core.store.ledger import Committed
 from hacpo_core.store.steps import phase_name
 
 _log = logging.getLogger(__name__)
@@ -31,8 +31,8 @@ def verify(experiment: Experiment, step: int, agent: str, *, round_index: int = 
     with Stopwatch() as watch:
         verdicts = Verdicts.of(experiment.rewards.judge(problems, responses.text, list(responses.row_keys())))
     check_scored(verdicts, f"step {step}, {agent}", max_fraction=experiment.config.verifier.max_unscored_fraction)
-    batch = VerifiedBatch(replace(responses, verdicts=verdicts), watch.cost())
-    experiment.ledger.save_verdicts(step, agent, batch, round_index)
+    verified = Committed(replace(responses, verdicts=verdicts), watch.cost())
+    experiment.ledger.save_verdicts(step, agent, verified, round_index)
 
 
 def check_scored(

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import has_reference, longest_sequence, longest_taught, planned_updates, total_updates
+from hacpo_core.config.samplers import sampler_of
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
@@ -39,8 +40,6 @@ from hacpo_core.engines.models.loading import (
 from hacpo_core.engines.models.lora import add_adapters, base_head
 from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.engines.sampling.base import Sampler, SampleRequest
-from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
-from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.errors import EngineError, ModelError
 from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
@@ -91,7 +90,7 @@ class Agent:
         Args:
             tokens: the agent's tokenizer, which has its name.
             config: the experiment's.
-            initial: folder of the initial model, for the reference and for vLLM.
+            initial: folder of the initial model, for the reference and the sampler.
             folder: folder of the weights.
             version: of these weights.
         """
@@ -129,7 +128,14 @@ class Agent:
         self.learner = self._new_learner(reference)
         self._release_unused()
         # last, because it may start processes, which a later failure would leave behind
-        self.sampler = self._new_sampler()
+        self.sampler: Sampler = sampler_of(engine).open(
+            self.learner.policy,
+            config=config,
+            agent=name,
+            initial=initial,
+            eos_ids=tokens.eos_ids,
+            pad_id=int(tokens.tokenizer.pad_token_id),
+        )
 
     def _new_learner(self, reference: PreTrainedModel | ScoringHead | None) -> BaseLearner:
         """The configured learner."""
@@ -144,29 +150,8 @@ class Agent:
             reference=reference,
         )
 
-    def _new_sampler(self) -> Sampler:
-        """The configured sampler."""
-        config, agent = self.config, self.config.pair.agents[self.name]
-        if config.engine.sampler == "transformers":
-            return TransformersSampler(
-                self.learner.policy,
-                eos_ids=self.tokens.eos_ids,
-                pad_id=int(self.tokens.tokenizer.pad_token_id),
-                batch_size=config.rollout.batch_size,
-                has_wide_head=config.engine.head_dtype == "float32",
-            )
-        return VllmSampler(
-            self.learner.policy,
-            initial=self.initial,
-            engine=config.engine,
-            rollout=config.rollout,
-            max_tokens=config.engine.vllm.max_model_tokens or longest_sequence(config),
-            eos_ids=self.tokens.eos_ids,
-            trust_remote_code=agent.trust_remote_code,
-        )
-
     def _release_unused(self) -> None:
-        """Release the free memory of torch's allocator, for vLLM and agents in other processes."""
+        """Release the free memory of torch's allocator, for samplers and agents in other processes."""
         release_unused(torch.device(self.config.engine.device))
 
     def rest(self) -> None:
@@ -301,11 +286,11 @@ class Agent:
         """Compare the log-probabilities of sampler and learner on a few responses, sampled anew in every call.
 
         Raises:
-            EngineError: their mean difference exceeds `engine.vllm.sync_tolerance`, or one exceeds `sync_bound`.
+            EngineError: their mean difference exceeds the tolerance of the sampler's `TransferCheck`, or one its bound.
         """
-        rollout, vllm = self.config.rollout, self.config.engine.vllm
+        rollout, check = self.config.rollout, sampler_of(self.config.engine).transfer_check(self.config.engine)
         limits = replace(rollout.limits, max_tokens=min(PROBE_TOKENS, rollout.max_response_tokens))
-        prompts = list(dict.fromkeys(prompts))[: math.ceil(vllm.sync_tokens / limits.max_tokens)]
+        prompts = list(dict.fromkeys(prompts))[: math.ceil(check.num_tokens / limits.max_tokens)]
         asked: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
         sampled: list[float] = []
         for _ in range(MAX_PROBE_ROUNDS):
@@ -314,7 +299,7 @@ class Agent:
             responses = self.sampler.sample(probes, limits)
             asked += zip((probe.prompt_ids for probe in probes), responses.token_ids, strict=True)
             sampled += responses.logprobs.value_N.tolist()
-            if len(sampled) >= vllm.sync_tokens:
+            if len(sampled) >= check.num_tokens:
                 break
         scored = self.learner.logprobs_of_each(TokenRows.of(*zip(*asked, strict=True)))
         difference_N = np.abs(np.array(sampled, dtype=np.float32) - scored.value_N)
@@ -324,12 +309,12 @@ class Agent:
             f"{self.sampler.name} and the learner differ by {mean:.1e} nats on average over {len(sampled)} tokens, "
             f"{largest:.1e} at most"
         )
-        if not (mean <= vllm.sync_tolerance and largest <= vllm.sync_bound):  # also for nan
+        if not (mean <= check.tolerance and largest <= check.bound):  # also for nan
             raise EngineError(
-                f"{message}, expected at most {vllm.sync_tolerance:g} and {vllm.sync_bound:g}; the sampler has "
-                "different weights, or engine.vllm.sync_tolerance is too small for engine.dtype: raise it"
+                f"{message}, expected at most {check.tolerance:g} and {check.bound:g}; the sampler has "
+                f"different weights, or {check.field} is too small for engine.dtype: raise it"
             )
-        if largest > UNUSUAL_FACTOR * vllm.sync_tolerance:
+        if largest > UNUSUAL_FACTOR * check.tolerance:
             _log.warning("%s", message)
 
 

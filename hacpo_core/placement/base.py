@@ -66,9 +66,6 @@ class PlacedAgent(Protocol):
         """Stop everything that was started for the agent."""
 
 
-ReplayUpdate = Callable[[PlacedAgent, int], None]
-
-
 class Placement(ABC):
     """Holds the agents and provides each of them with the weights version that a phase needs."""
 
@@ -144,7 +141,7 @@ class Placement(ABC):
         agent = self._agents.get(name)
         return agent is not None and not agent.is_dirty and agent.version >= version
 
-    def agent_at(self, name: str, version: int, *, replay: ReplayUpdate) -> PlacedAgent:
+    def agent_at(self, name: str, version: int, *, replay: Callable[[PlacedAgent, int], None]) -> PlacedAgent:
         """The agent with the weights of this version.
 
         An agent that failed during an update, was lost or is at a later version is loaded from a checkpoint; then its

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,25 +56,12 @@ class SampledBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedBatch:
-    """Responses with their verdicts, and the cost of verification."""
+class Committed(Generic[_T]):
+    """What a phase committed, and its cost; `state` is that of the seam that the phase called, encoded."""
 
-    responses: Responses
+    value: _T
     cost: PhaseCost
-
-
-@dataclass(frozen=True, slots=True)
-class EstimatedStep:
-    """Result of the advantage phase.
-
-    `reward_R` are the rewards from which advantages were computed, by agent: shaped or raw; nan where unscored. `state`
-    is the estimator's, encoded.
-    """
-
-    estimate: Estimate
-    reward_R: Mapping[str, NDArray[np.float64]]
-    state: Mapping[str, Any]
-    cost: PhaseCost
+    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,31 +224,31 @@ class Ledger:
 
         return self._read(step, phase, load)
 
-    def save_verdicts(self, step: int, agent: str, batch: VerifiedBatch, round_index: int = 0) -> None:
+    def save_verdicts(self, step: int, agent: str, verified: Committed[Responses], round_index: int = 0) -> None:
         """Commit a round of phase verify.<agent>."""
         phase, name = phase_name("verify", agent, round_index), phase_name("verdicts", agent, round_index)
-        outputs = {f"{name}.parquet": verdicts_as_arrow(batch.responses), f"{name}.json": asdict(batch.cost)}
+        outputs = {f"{name}.parquet": verdicts_as_arrow(verified.value), f"{name}.json": asdict(verified.cost)}
         made_from_it = [*self._joint_phases(), *self._later_rounds(step, round_index)]
         self.store.commit(step, phase, outputs, outdates=made_from_it)
-        self._keep(step, phase, batch)
+        self._keep(step, phase, verified)
 
-    def verdicts(self, step: int, agent: str, *, rounds: int | None = None) -> VerifiedBatch:
-        """Output of phase verify.<agent>: all rounds, or the first `rounds`, joined."""
+    def verdicts(self, step: int, agent: str, *, rounds: int | None = None) -> Committed[Responses]:
+        """Responses with verdicts of phase verify.<agent>: of all rounds, or of the first `rounds`, joined."""
         num_rounds = self.store.num_rounds(step, "verify", agent) if rounds is None else rounds
-        batches = [self._verified_round(step, agent, n) for n in range(max(1, num_rounds))]
-        if len(batches) == 1:
-            return batches[0]
-        cost = PhaseCost.total(batch.cost for batch in batches)
-        return VerifiedBatch(Responses.joined([batch.responses for batch in batches]), cost)
+        verified = [self._verified_round(step, agent, n) for n in range(max(1, num_rounds))]
+        if len(verified) == 1:
+            return verified[0]
+        cost = PhaseCost.total(each.cost for each in verified)
+        return Committed(Responses.joined([each.value for each in verified]), cost)
 
-    def _verified_round(self, step: int, agent: str, round_index: int) -> VerifiedBatch:
+    def _verified_round(self, step: int, agent: str, round_index: int) -> Committed[Responses]:
         phase, name = phase_name("verify", agent, round_index), phase_name("verdicts", agent, round_index)
 
-        def load() -> VerifiedBatch:
+        def load() -> Committed[Responses]:
             table = self.store.read_arrow(step, phase, f"{name}.parquet")
             cost = PhaseCost(**self.store.read_value(step, phase, f"{name}.json"))
             responses = self.sampled_round(step, agent, round_index).responses
-            return VerifiedBatch(replace(responses, verdicts=verdicts_from_arrow(table)), cost)
+            return Committed(replace(responses, verdicts=verdicts_from_arrow(table)), cost)
 
         return self._read(step, phase, load)
 
@@ -297,9 +284,17 @@ class Ledger:
 
         return self._read(step, phase, load)
 
-    def save_estimate(self, step: int, estimated: EstimatedStep) -> None:
-        """Commit phase advantage: one row per learner and response."""
-        estimate = estimated.estimate
+    def save_estimate(
+        self, step: int, estimated: Committed[Estimate], reward_R: Mapping[str, NDArray[np.float64]]
+    ) -> None:
+        """Commit phase advantage: one row per learner and response.
+
+        Args:
+            step: 1-based.
+            estimated: the estimate, with the estimator's state.
+            reward_R: rewards from which advantages were computed, by agent: shaped or raw; nan where unscored.
+        """
+        estimate = estimated.value
         parts = [
             {
                 "learner": [learner] * len(responses),
@@ -307,7 +302,7 @@ class Ledger:
                 "agent": [source] * len(responses),
                 "problem_id": responses.problem_id,
                 "sample": responses.sample_R,
-                "reward": estimated.reward_R[source],
+                "reward": reward_R[source],
                 "advantage": carried.advantage_R,
                 "weight": carried.weight_R,
             }
@@ -325,20 +320,18 @@ class Ledger:
         self.store.commit(step, "advantage", {"advantages.parquet": table, "advantages.json": value})
         self._keep(step, "advantage", estimated)
 
-    def estimate(self, step: int) -> EstimatedStep:
+    def estimate(self, step: int) -> Committed[Estimate]:
         """Output of phase advantage."""
 
-        def load() -> EstimatedStep:
+        def load() -> Committed[Estimate]:
             value = self.store.read_value(step, "advantage", "advantages.json")
             frame = self.store.read_table(step, "advantage", "advantages.parquet")
             carried: dict[str, dict[str, Carried]] = {}
-            reward_R: dict[str, NDArray[np.float64]] = {}
             for (learner, source), rows in frame.groupby(["learner", "agent"], sort=False):
                 column = Carried(rows["advantage"].to_numpy(), rows["weight"].to_numpy())
                 carried.setdefault(str(learner), {})[str(source)] = column
-                reward_R[str(source)] = rows["reward"].to_numpy()
             estimate = Estimate(carried, value["figures"], value["run_figures"])
-            return EstimatedStep(estimate, reward_R, value["state"], PhaseCost(**value["cost"]))
+            return Committed(estimate, PhaseCost(**value["cost"]), value["state"])
 
         return self._read(step, "advantage", load)
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-import hacpo_core.placement.agents as agents
 from flows.planning.plans import Plan, plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig
+from hacpo_core.engines.sampling import transformers_sampler
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
@@ -53,7 +53,7 @@ class FakeLearner:
 
 def agent_with(differences: Callable[[int], Sequence[float]], *, vllm: VllmConfig = BF16, length: int = 64) -> Agent:
     agent = object.__new__(Agent)
-    agent.config = ExperimentConfig(engine=EngineConfig(vllm=vllm), rollout=RolloutConfig())
+    agent.config = ExperimentConfig(engine=EngineConfig(sampler="vllm", vllm=vllm), rollout=RolloutConfig())
     agent.name, agent.version = "qwen", 7
     sampler: Any = FakeSampler(differences, length=length)
     learner: Any = FakeLearner()
@@ -174,7 +174,7 @@ def test_weights_are_handed_over_once_for_an_evaluation_whatever_its_shards(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, shard_problems: int, num_shards: int
 ) -> None:
     SleepingSampler.events = Counter()
-    monkeypatch.setattr(agents, "TransformersSampler", SleepingSampler)
+    monkeypatch.setattr(transformers_sampler, "TransformersSampler", SleepingSampler)
     words = ("train.num_steps=2", "evaluate.every=1", "evaluate.final=[dev]", "evaluate.benchmarks.dev.limit=32")
     planned = small_plan("hacpo", *words, "old_logprobs=sampler", f"evaluate.shard_problems={shard_problems}")
     run_experiment(planned, DirectRunner())
@@ -188,7 +188,7 @@ def test_agent_alone_samples_on_with_the_weights_that_it_was_evaluated_with(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SleepingSampler.events = Counter()
-    monkeypatch.setattr(agents, "TransformersSampler", SleepingSampler)
+    monkeypatch.setattr(transformers_sampler, "TransformersSampler", SleepingSampler)
     words = ("train.num_steps=2", "evaluate.every=1", "evaluate.final=[dev]", "old_logprobs=sampler")
     planned = small_plan("gspo", *words)
     qwen = {"qwen": planned.config.pair.agents["qwen"]}

@@ -16,7 +16,13 @@ import sys
 def loaded(*names):
     return sorted(set(names) & set(sys.modules))
 """
-COMMANDS = ["show tiny hacpo", "grid demo --dry-run", "report demo", "server status"]
+COMMANDS = [
+    "show tiny hacpo",
+    "show tiny hacpo --hardware one_gpu_vllm",
+    "grid demo --dry-run",
+    "report demo",
+    "server status",
+]
 
 
 def run(code: str, **environment: str) -> str:

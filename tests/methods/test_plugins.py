@@ -238,7 +238,7 @@ def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
         ),
         (
             "method.plan.name=nothing",
-            r"method.plan.name: got 'nothing', expected every_problem, dynamic_sampling, step_search",
+            r"method.plan.name: got 'nothing', expected one of every_problem, dynamic_sampling, step_search",
         ),
         (
             "method.plan.name=tests.plugins:RunningMean",

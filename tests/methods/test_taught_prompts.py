@@ -176,7 +176,7 @@ def test_shown_answers_change_what_the_teacher_says_and_both_fall_backs_are_coun
     plain = small_plan("distil", *words, runs_dir=tmp_path / "plain")
     run_experiment(plain, DirectRunner())
     with open_experiment(plain) as (x, _):
-        responses = x.ledger.verdicts(1, "qwen").responses
+        responses = x.ledger.verdicts(1, "qwen").value
         problems = [x.problem(problem_id) for problem_id in responses.problem_id]
         estimator = Distilled(shows_answers=True, right_text="r{response}", wrong_text="w{response}")
         scored = ScoredStep(1, (), {"qwen": responses}, 0)

@@ -19,7 +19,7 @@ from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.base import Carried, Estimate
 from hacpo_core.records import PhaseCost, Verdict
 from hacpo_core.responses import Responses, Verdicts
-from hacpo_core.store.ledger import EstimatedStep, Ledger, SampledBatch, UpdateRecord, VerifiedBatch
+from hacpo_core.store.ledger import Committed, Ledger, SampledBatch, UpdateRecord
 from hacpo_core.store.steps import MANIFEST, StepStore
 from tests.rollouts import Rollout, responses_of
 
@@ -77,7 +77,7 @@ def test_verdicts_are_read_as_they_were_given_with_their_responses(
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
     before.save_rollouts(1, "qwen", SampledBatch(responses, COST))
-    batch = VerifiedBatch(replace(responses, verdicts=Verdicts.of(verdicts)), COST)
+    batch = Committed(replace(responses, verdicts=Verdicts.of(verdicts)), COST)
     before.save_verdicts(1, "qwen", batch)
     assert plain(after.verdicts(1, "qwen")) == plain(batch)
 
@@ -90,16 +90,16 @@ def test_rounds_are_read_as_one_and_a_round_that_is_sampled_again_outdates_later
     for n, (responses, verdicts) in enumerate(rounds):
         before.save_rollouts(1, "qwen", SampledBatch(responses, COST, {0: [-0.5]} if len(responses) else {}), n)
         judged = replace(responses, verdicts=Verdicts.of(verdicts))
-        before.save_verdicts(1, "qwen", VerifiedBatch(judged, COST), n)
+        before.save_verdicts(1, "qwen", Committed(judged, COST), n)
     for ledger in (before, after):
         sampled, verified = ledger.rollouts(1, "qwen"), ledger.verdicts(1, "qwen")
         assert list(sampled.probes) == [0, 2]
         assert sampled.cost == PhaseCost.total([COST] * 3)
-        assert verified.responses.sample_R.tolist() == [0, 1, 2]
-        assert verified.responses.verdicts is not None
-        assert verified.responses.verdicts.status == (RIGHT.status, WRONG.status, UNSCORED.status)
-        assert len(ledger.verdicts(1, "qwen", rounds=1).responses) == 2
-        last = verified.responses.behaviour_logprobs[2]
+        assert verified.value.sample_R.tolist() == [0, 1, 2]
+        assert verified.value.verdicts is not None
+        assert verified.value.verdicts.status == (RIGHT.status, WRONG.status, UNSCORED.status)
+        assert len(ledger.verdicts(1, "qwen", rounds=1).value) == 2
+        last = verified.value.behaviour_logprobs[2]
         assert last.tolist() == second.logprobs[0].tolist(), "the sampler's own, where the round has no others"
     before.save_rollouts(1, "qwen", SampledBatch(second, COST), 1)
     assert before.store.committed(1) == ("rollout.qwen", "verify.qwen", "rollout-2.qwen")
@@ -111,9 +111,11 @@ def test_estimate_is_read_as_it_was_made(tmp_path: Path) -> None:
     before.save_rollouts(1, "qwen", SampledBatch(responses, COST))
     carried = {"qwen": {"qwen": Carried(np.array([0.5, -1e-300]), np.array([1.0, 2.0]))}}
     reward_R = {"qwen": np.array([0.25, np.nan])}
-    estimated = EstimatedStep(Estimate(carried, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), reward_R, STATE, COST)
-    before.save_estimate(1, estimated)
+    estimated = Committed(Estimate(carried, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), COST, STATE)
+    before.save_estimate(1, estimated, reward_R)
     assert plain(after.estimate(1)) == plain(estimated)
+    rewards = after.store.read_table(1, "advantage", "advantages.parquet")["reward"].to_numpy()
+    np.testing.assert_array_equal(rewards, reward_R["qwen"])
     assert after.state(1, "advantage") == STATE
 
 
@@ -147,8 +149,8 @@ def test_rewards_by_function_are_nan_where_unscored_and_survive_a_round_without_
         batch = replace(responses, verdicts=verdicts).take(rows)
         batch = batch if rows else replace(batch, verdicts=Verdicts.of([]))
         before.save_rollouts(1, "qwen", SampledBatch(replace(batch, verdicts=None), COST), round)
-        before.save_verdicts(1, "qwen", VerifiedBatch(batch, COST), round)
+        before.save_verdicts(1, "qwen", Committed(batch, COST), round)
     for ledger in (before, after):
-        found = ledger.verdicts(1, "qwen").responses.verdicts
+        found = ledger.verdicts(1, "qwen").value.verdicts
         assert found is not None and found.parts_RF is not None
         np.testing.assert_array_equal(found.parts_RF, [[1.0, 0.25], [np.nan, np.nan]])

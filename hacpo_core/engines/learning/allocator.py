@@ -1,7 +1,7 @@
 """Settings of torch's CUDA allocator in the process of a learner.
 
 With expandable segments, torch returns the free parts of its memory, which would otherwise be lost to fragmentation
-when sequences of other lengths follow. A vLLM engine that sleeps has an allocator of its own, which cannot use them.
+when sequences of other lengths follow. A sampler that sleeps has an allocator of its own, which cannot use them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from hacpo_core.config import EngineConfig
+from hacpo_core.config.samplers import sampler_of
 
 VARIABLE, EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 _VARIABLES = (VARIABLE, "PYTORCH_ALLOC_CONF")
@@ -24,7 +25,8 @@ def use_expandable_segments(engine: EngineConfig) -> None:
     """
     if engine.device == "cpu" or _has_users_choice():
         return
-    if engine.sampler == "vllm" and engine.vllm.process == "shared" and engine.vllm.sleeps:
+    sampler = sampler_of(engine)
+    if not sampler.shares_weights and sampler.can_sleep(engine) and not sampler.has_own_process(engine):
         os.environ.pop(VARIABLE, None)
     else:
         os.environ[VARIABLE] = EXPANDABLE

@@ -62,3 +62,14 @@ def test_every_equation_is_in_the_table_with_functions_whose_docstrings_name_it(
             for source in re.findall(r"Eq\. (\d[\d, -]*)", described.partition("Source:")[2]):
                 named |= equations(source)
         assert equations(numbers) <= named, names
+
+
+def test_types_from_sampler_to_loss_are_defined_where_the_table_says() -> None:
+    section = ARCHITECTURE.partition("## A response, from sampler to loss")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| [^|]*\| (`\w+`[^|]*) \| `([\w/]+\.py)` \|$", section, re.MULTILINE)
+    assert len(rows) == section.count(".py` |"), "every row is read"
+    types = [(name, file) for names, file in rows for name in re.findall(r"`(\w+)`", names)]
+    assert len({name for name, _ in types}) == len(types), "each stands once"
+    for name, file in types:
+        source = (ROOT / "hacpo_core" / file).read_text(encoding="utf-8")
+        assert re.search(rf"^class {name}\b", source, re.MULTILINE), f"{name} is not defined in {file}"

@@ -1,0 +1,88 @@
+"""A user's own class, named as `package.module:Class`: imported, and checked against the class that it derives from."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Collection
+from typing import TypeVar
+
+from hacpo_core.config.misfits import did_you_mean
+from hacpo_core.errors import ConfigError
+
+_Base = TypeVar("_Base")
+
+
+def user_class(field: str, name: str, base: type[_Base], *, shipped: Collection[str]) -> type[_Base]:
+    """The class with this name.
+
+    Args:
+        field: configuration field that names it, for messages.
+        name: `package.module:Class`.
+        base: abstract class that it must be derived from.
+        shipped: the names that are not a user's, for messages.
+
+    Raises:
+        ConfigError: the name is unknown, cannot be imported, or is no implementation of `base`.
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        hint = did_you_mean(name, list(shipped))
+        raise ConfigError(
+            f"{field}: got {name!r}, expected one of {', '.join(shipped)}, or package.module:Class of your own"
+            f"{hint and f'; {hint}'}"
+        )
+    try:
+        implementation = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"{field}: {name} cannot be imported ({type(error).__name__}: {error}); put the folder of "
+            f"{module.partition('.')[0]} on PYTHONPATH, or name a class of an importable module"
+        ) from error
+    is_derived = isinstance(implementation, type) and issubclass(implementation, base)
+    is_fit = is_derived and dataclasses.is_dataclass(implementation)
+    if not is_fit:
+        raise ConfigError(
+            f"{field}: {name} is not of class {base.__name__}; derive a frozen dataclass from "
+            f"{base.__module__}.{base.__name__}"
+        )
+    missing = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
+    if missing:
+        raise ConfigError(f"{field}: {name} lacks {missing}; implement it")
+    _check_signatures(f"{field}: {name}", implementation, base)
+    return implementation  # type: ignore[no-any-return]
+
+
+def _check_signatures(context: str, implementation: type, base: type) -> None:
+    """Check that what a user's class overrides can be called, or read, as in `base`.
+
+    Raises:
+        ConfigError: a method takes other arguments, or a method stands in place of a property or a value.
+    """
+    for name in (each for each in dir(base) if not each.startswith("_")):
+        expected, own = inspect.getattr_static(base, name), inspect.getattr_static(implementation, name)
+        if inspect.isfunction(own) and not inspect.isfunction(expected):
+            remedy = "a property; add @property above it" if isinstance(expected, property) else "a value; assign it"
+            raise ConfigError(f"{context}.{name} is a method, expected {remedy}")
+        if not inspect.isfunction(expected) or own is expected:
+            continue
+        if not inspect.isfunction(own):
+            raise ConfigError(
+                f"{context}.{name} is of type {type(own).__name__}, expected a method; define it with def"
+            )
+        declared, given = inspect.signature(expected), inspect.signature(own)
+        named = [each for each in declared.parameters.values() if each.kind is each.KEYWORD_ONLY]
+        positional = list(declared.parameters)[: len(declared.parameters) - len(named)]
+        try:
+            given.bind(*positional, **{each.name: None for each in named})
+        except TypeError as error:
+            raise ConfigError(
+                f"{context}.{name} takes {_arguments(given)}, expected {_arguments(declared)}; correct its arguments"
+            ) from error
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    """The arguments without annotations and defaults, such as (self, scored, state)."""
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=signature.empty))

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.layouts import check_layout
 from experiments.published.models import published_shapes
-from flows.planning.capacity import check_fits, with_memory_share
+from flows.planning.capacity import check_fits, with_memory_plan
 from flows.planning.compose import compose, merged
 from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
 from flows.planning.memory import sizes_of
@@ -302,7 +302,7 @@ def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, Scheduled
     placed = with_ranks(config, sizes_of(shapes))  # provisional: sizes of models not in the paper are unknown here
     try:
         if len(shapes) == len(config.pair.agents):
-            placed = with_memory_share(placed, shapes)
+            placed = with_memory_plan(placed, shapes)
             check_fits(placed, shapes)  # before the user downloads a model that does not fit
         planned, unavailable = plan(config), ""
     except (ModelError, DataError, CapacityError) as error:

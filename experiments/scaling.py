@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.published.models import published_shapes
-from flows.planning.capacity import with_memory_share
+from flows.planning.capacity import with_memory_plan
 from flows.planning.compose import compose
 from flows.planning.memory import agent_memory, peak_gib, sizes_of
 from flows.planning.ranks import with_ranks
@@ -34,7 +34,7 @@ def memory_table(hardware: str) -> str:
     for pair in PAIRS:
         config = compose(pair, "hacpo", hardware=hardware)
         shapes, room = published_shapes(config), config.engine.gpu_memory_gb or 0.0
-        config = with_memory_share(with_ranks(config, sizes_of(shapes)), shapes)
+        config = with_memory_plan(with_ranks(config, sizes_of(shapes)), shapes)
         least, most = (peak_gib(config, shapes, gpu_gib=room, is_least=is_least) for is_least in (True, False))
         for k, shape in shapes.items():
             memory = agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room)

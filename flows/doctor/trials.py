@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flows.planning.capacity import with_memory_share
+from flows.planning.capacity import with_memory_plan
 from flows.planning.compose import compose
 from flows.planning.memory import folder_shape
 from flows.planning.ranks import with_ranks
@@ -97,7 +97,7 @@ def trial_config(
         agents = {name: AgentConfig(path=str(model)) for name in config.pair.agents}
         config = replace(config, pair=replace(config.pair, agents=agents))
         shapes = dict.fromkeys(agents, folder_shape(model))
-    return with_memory_share(with_ranks(config, {}), shapes)
+    return with_memory_plan(with_ranks(config, {}), shapes)
 
 
 class Trial(ABC):

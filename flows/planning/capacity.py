@@ -1,4 +1,4 @@
-"""The sampler's share of a GPU, and plans that a machine cannot hold, from the sums of `memory` and `host_memory`."""
+"""What the memory of a GPU decides, and plans that a machine cannot hold: sums of `memory` and `host_memory`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ MAX_SHARE = 0.9
 _TINY = ModelShape(0, 0, 0, 0, 0, 0, 0)
 
 
-def with_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> ExperimentConfig:
-    """The configuration with a number in place of the sampler's share `auto`.
+def with_memory_plan(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> ExperimentConfig:
+    """The configuration with what the memory of a GPU decides in place of `auto`.
+
+    Activations are recomputed if they do not fit beside all else while an agent trains. The sampler's share is the
+    largest that leaves room for all else.
 
     Args:
         config: a valid configuration, with the numbers of ranks.
@@ -29,16 +32,28 @@ def with_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape]
     Raises:
         ConfigError: the GPU's memory is unknown.
     """
-    if not has_auto_share(config):
+    fields = memory_fields(config)
+    if not fields:
         return config
     room = gpu_gib(config)
     if room is None:
         raise ConfigError(
-            f"{sampler_of(config.engine).memory_share_field}: got auto, but no GPU is here whose memory it could be "
-            "computed from; set engine.gpu_memory_gb to the memory of one GPU, or memory_share to a number"
+            f"{fields[-1]}: got auto, but no GPU is here whose memory decides it; set engine.gpu_memory_gb to the "
+            "memory of one GPU, or the field to a value"
         )
-    share = max_memory_share(config, shapes, gpu_gib=room)
-    return _with_share(config, share)
+    if config.engine.gradient_checkpointing == AUTO:
+        keeps = replace(config, engine=replace(config.engine, gradient_checkpointing=False))
+        fits = peak_gib(keeps, _known(keeps, shapes), gpu_gib=room, is_least=False) <= room - MARGIN_GIB
+        config = keeps if fits else replace(config, engine=replace(config.engine, gradient_checkpointing=True))
+    if has_auto_share(config):
+        config = _with_share(config, max_memory_share(config, shapes, gpu_gib=room))
+    return config
+
+
+def memory_fields(config: ExperimentConfig) -> list[str]:
+    """Fields that planning sets from the memory of a GPU."""
+    fields = ["engine.gradient_checkpointing"] if config.engine.gradient_checkpointing == AUTO else []
+    return fields + ([sampler_of(config.engine).memory_share_field] if has_auto_share(config) else [])
 
 
 def has_auto_share(config: ExperimentConfig) -> bool:
@@ -65,8 +80,8 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
     """
     config, sleeps = _with_share(config, AUTO), sampler_of(config.engine).can_sleep(config.engine)
     memory = {
-        k: agent_memory(config, shapes.get(k, _TINY), ranks=num_ranks(config, k), gpu_gib=gpu_gib)
-        for k in config.pair.agents
+        k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=gpu_gib)
+        for k, shape in _known(config, shapes).items()
     }
     least = max(each.sampler for each in memory.values()) / gpu_gib
     others = {k: replace(each, sampler=0.0) for k, each in memory.items()}
@@ -77,6 +92,10 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
     num_awake = len(memory) if shares_gpu(config) and not sleeps else 1
     share = (gpu_gib - MARGIN_GIB - fullest_gib(config, others, busy)) / (num_awake * gpu_gib)
     return max(math.floor(100 * min(share, MAX_SHARE)), math.ceil(100 * least)) / 100
+
+
+def _known(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> dict[str, ModelShape]:
+    return {k: shapes.get(k, _TINY) for k in config.pair.agents}
 
 
 def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:

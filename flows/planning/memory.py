@@ -170,7 +170,7 @@ def agent_memory(
     tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
     max_places = 0 if is_least or engine.row_layout == "padded" else MAX_PLACES * engine.micro_batch_tokens
     activations = tokens * _activation_bytes(
-        shape, width, engine.gradient_checkpointing, places=max(1.0, max_places / tokens)
+        shape, width, bool(engine.gradient_checkpointing), places=max(1.0, max_places / tokens)
     )
     if taught := longest_taught(config):
         passed = taught if is_least else max(taught, engine.micro_batch_tokens)

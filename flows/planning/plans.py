@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from flows.planning.capacity import check_fits, has_auto_share, with_memory_share
+from flows.planning.capacity import check_fits, memory_fields, with_memory_plan
 from flows.planning.compose import load_config, to_yaml
 from flows.planning.memory import folder_shape, gpu_gib, sizes_of
 from flows.planning.ranks import with_ranks
@@ -67,14 +67,14 @@ def plan(config: ExperimentConfig) -> Plan:
     with all_problems() as check:
         for model in models.values():
             check(model.check)
-    if gpu_gib(config) is not None or sharing_agents(config) or has_auto_share(config):
+    if gpu_gib(config) is not None or sharing_agents(config) or memory_fields(config):
         shapes = {
             name: folder_shape(model.base_folder, trust_remote_code=model.agent.trust_remote_code)
             for name, model in models.items()
             if model.agent.path is not None
         }
         config = with_ranks(config, _tiny_sizes(config) | sizes_of(shapes))
-        config = with_memory_share(config, shapes)
+        config = with_memory_plan(config, shapes)
         check_fits(config, shapes)
     sets = load_training(config.data).sets
     for name, size in train_set_counts(config).items():

@@ -218,7 +218,13 @@ class EngineConfig:
     logprob_chunk_mb: int = setting(
         64, "size of one chunk of fp32 logits; up to three such buffers exist at a time", unit="MiB", at_least=1
     )
-    gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass to save memory")
+    gradient_checkpointing: bool | str = setting(
+        False,
+        "recompute activations in the backward pass to save memory; the gradient is the same, a quarter of an update's "
+        "time is lost. auto: only if the GPU has no room for them, decided when the experiment is planned; with "
+        "device=cuda only",
+        identity=False,
+    )
     offloads: bool = setting(
         False,
         "keep optimizer states and master weights in host memory except during updates, and weights too while other "

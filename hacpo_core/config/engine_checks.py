@@ -19,6 +19,7 @@ def check_engines(config: ExperimentConfig) -> None:
     if reason is not None:
         raise ConfigError(reason)
     _check_threads(config)
+    _check_checkpointing(config)
     _check_placement(config)
     _check_lora(config)
     _check_deepspeed(config)
@@ -28,6 +29,17 @@ def _check_threads(config: ExperimentConfig) -> None:
     threads = config.engine.num_threads
     if threads != AUTO and not (isinstance(threads, int) and 1 <= threads <= 4096):
         raise ConfigError(f"engine.num_threads: got {threads!r}, expected {AUTO} or a whole number in [1, 4096]")
+
+
+def _check_checkpointing(config: ExperimentConfig) -> None:
+    wanted = config.engine.gradient_checkpointing
+    if isinstance(wanted, str) and wanted != AUTO:
+        raise ConfigError(f"engine.gradient_checkpointing: got {wanted!r}, expected {AUTO}, true or false")
+    if wanted == AUTO and config.engine.device == "cpu":
+        raise ConfigError(
+            f"engine.gradient_checkpointing: got {AUTO} with engine.device=cpu, for which it is not decided; set true "
+            "or false"
+        )
 
 
 def _check_placement(config: ExperimentConfig) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.planning.capacity import check_fits, with_memory_share
+from flows.planning.capacity import check_fits, with_memory_plan
 from flows.planning.compose import compose
 from flows.planning.host_memory import host_gib
 from flows.planning.memory import agent_memory
@@ -204,7 +204,7 @@ def test_auto_share_of_an_own_sampler_is_computed_and_a_share_too_large_is_refus
     shapes = dict.fromkeys(config.pair.agents, BILLION)
     sampling = 2.0 + 12.0 + 1.5 + 0.5  # weights, optimizer, left of an update, context of the engine
     assert (80 - 3 - 0.5 - sampling - (sampling + 1.0)) / 80 == 0.54375
-    planned = with_memory_share(config, shapes)
+    planned = with_memory_plan(config, shapes)
     assert planned.engine.sampler_options == OwnEngine(memory_share=0.54, num_gpus=1)
     message = rf"the engine takes 0.9 of it; set {OPTION}.memory_share=auto, which gives 0.54 here"
     with pytest.raises(CapacityError, match=message):

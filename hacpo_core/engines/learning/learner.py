@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core import algo
 from hacpo_core.columns import Ragged, TokenRows
-from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.config import AUTO, EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.cpu.speedups import pass_length
 from hacpo_core.engines.learning.entropy_control import EntropyControl, without_control
@@ -110,7 +110,9 @@ class BaseLearner(ABC):
             reference = scoring_head(reference, is_wide=is_wide)
         self._reference = reference
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        if engine.gradient_checkpointing:
+        assert engine.gradient_checkpointing != AUTO, "planning replaces auto, see flows.planning.capacity"
+        self._checkpoints = bool(engine.gradient_checkpointing)
+        if self._checkpoints:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             check_steady(model)
 
@@ -235,7 +237,7 @@ class BaseLearner(ABC):
                 replace(rows, old_is_current=True) if m == 0 and num_iterations == 1 else self._with_own_old(rows)
                 for m, rows in enumerate(passed)
             ]
-        self.model.train(self._engine.gradient_checkpointing)
+        self.model.train(self._checkpoints)
         outcomes: list[MinibatchOutcome] = []
         rows_seen: list[RowOutcomes] = []
         num_updates = num_iterations * len(minibatches)
@@ -285,7 +287,7 @@ class BaseLearner(ABC):
         if not len(own):
             return -math.inf
         entropy_N = self.entropies(own.tokens).value_N
-        self.model.train(self._engine.gradient_checkpointing)
+        self.model.train(self._checkpoints)
         return algo.entropy.top_share_threshold(entropy_N, share)
 
     def _with_own_old(self, rows: Minibatch) -> Minibatch:

@@ -12,7 +12,7 @@ from experiments.planner import plan_grid
 from experiments.published.models import published_shapes
 from experiments.run import show_grid
 from flows.planning import host_memory, memory
-from flows.planning.capacity import check_fits, max_memory_share, with_memory_share
+from flows.planning.capacity import check_fits, max_memory_share, with_memory_plan
 from flows.planning.compose import compose
 from flows.planning.memory import peak_gib
 from flows.planning.plans import plan
@@ -63,10 +63,42 @@ def test_largest_pair_of_the_paper_ran_out_of_memory_with_the_share_that_the_fil
     )
     with pytest.raises(CapacityError, match=message):
         check_fits(config, shapes)
-    planned = with_memory_share(compose(LARGEST, "hacpo", hardware="one_gpu_vllm"), shapes)
+    planned = with_memory_plan(compose(LARGEST, "hacpo", hardware="one_gpu_vllm"), shapes)
     assert pytest.approx(0.5806, abs=1e-4) == (79 - 3 - 30.13) / 79
     assert planned.engine.vllm.memory_share == 0.58
     check_fits(planned, shapes)
+
+
+def test_activations_are_recomputed_only_where_they_do_not_fit() -> None:
+    def decided(*words: str) -> object:
+        config = compose(LARGEST, "hacpo", hardware="one_gpu", overrides=["engine.learner=torch", *words])
+        return with_memory_plan(config, dict.fromkeys(config.pair.agents, BILLION)).engine.gradient_checkpointing
+
+    # Two learners of 20 and 14 GiB, twice 1.5 after updates, .5 for the context; 3 chunks of 1 GiB, and per token
+    # 10 layers of 16 x 100 + 8 x 300 + (6 + 4 x 4) x 150 bytes.
+    activations = 16384 * 10 * (16 * 100 + 8 * 300 + 22 * 150) / 2**30
+    needed = 20 + 14 + 2 * 1.5 + 0.5 + 3.0 + activations
+    assert needed == pytest.approx(41.614, abs=1e-3)
+    assert decided(f"engine.gpu_memory_gb={needed + 3.01}") is False, "3 GiB are left for what the sums do not have"
+    assert decided(f"engine.gpu_memory_gb={needed + 2.99}") is True
+    assert decided("engine.gpu_memory_gb=200", "engine.gradient_checkpointing=true") is True, "as the user says"
+
+
+def test_every_pair_of_the_paper_recomputes_activations() -> None:
+    config = compose(LARGEST, "hacpo", hardware="eight_gpus", overrides=["placement.num_ranks=4"])
+    assert with_memory_plan(config, published_shapes(config)).engine.gradient_checkpointing is True
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("engine.gradient_checkpointing=auto",), "got auto with engine.device=cpu, .*; set true or false"),
+        (("engine.gradient_checkpointing=never",), "got 'never', expected auto, true or false"),
+    ],
+)
+def test_wrong_checkpointing_is_one_clear_error(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose("tiny", "hacpo", overrides=words)
 
 
 def test_share_is_no_part_of_the_id() -> None:

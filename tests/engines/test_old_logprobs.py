@@ -77,7 +77,7 @@ def test_unchanged_weights_in_bfloat16_have_ratios_of_one_and_no_row_is_clipped(
 
     noise, num_stopped = noise_and_stopped(outcome(False))
     assert noise > 3e-4
-    assert num_stopped >= 4
+    assert num_stopped >= 3
     noise, num_stopped = noise_and_stopped(outcome(True))
     assert noise < 1e-6
     assert num_stopped == 0

@@ -65,7 +65,9 @@ def host_bytes_a_weight(engine: EngineConfig, *, num_passes: int) -> float:
 
 def test_gradients_cross_to_the_host_once_an_update_with_one_gpu() -> None:
     hardware = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="one_gpu").engine
-    engine = replace(hardware, device="cpu", num_threads=1, gpu_memory_gb=None, micro_batch_tokens=1)
+    engine = replace(
+        hardware, device="cpu", num_threads=1, gpu_memory_gb=None, micro_batch_tokens=1, gradient_checkpointing=True
+    )
     few, many = (host_bytes_a_weight(engine, num_passes=number) for number in (4, 32))
     assert few == many == 4, "the fp32 gradient on its way to the optimizer"
     # Stage 2, with gradients summed in bfloat16, reads its sum from host memory and writes it back in every pass.

@@ -159,7 +159,7 @@ def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_
             events.append("synchronise")
 
     monkeypatch.setattr("hacpo_core.placement.agents.release_unused", lambda device: events.append("release"))
-    monkeypatch.setattr("hacpo_core.placement.agents.TransformersSampler", Noted)
+    monkeypatch.setattr("hacpo_core.engines.sampling.transformers_sampler.TransformersSampler", Noted)
     config = compose(str(small_models / "small.yaml"), "hacpo")
     folder = InitialModel("qwen", config.pair.agents["qwen"], small_models / "models").make()
     tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)

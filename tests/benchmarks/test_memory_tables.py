@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.scaling import MEMORY_BEGIN, MEMORY_END, PAGE, PAIRS, memory_table, memory_tables
+from benchmarks.memory_tables import MEMORY_BEGIN, MEMORY_END, PAGE, PAIRS, memory_table, memory_tables
 
 
 @pytest.mark.parametrize("hardware", ["one_gpu", "one_gpu_vllm", "eight_gpus", "two_nodes"])
@@ -17,4 +17,4 @@ def test_every_pair_of_the_paper_fits_with_responses_as_long_as_allowed(hardware
 @pytest.mark.slow
 def test_page_holds_the_tables_that_this_module_makes() -> None:
     written = PAGE.read_text(encoding="utf-8").partition(MEMORY_BEGIN)[2].partition(MEMORY_END)[0].strip()
-    assert written == memory_tables(), "python -m experiments.scaling writes the page anew"
+    assert written == memory_tables(), "python -m benchmarks.memory_tables writes the page anew"

@@ -1,6 +1,6 @@
 """Calculated GPU memory of each pair of the paper with each hardware file: tables of docs/scaling.md.
 
-Usage: python -m experiments.scaling; writes them between the markers of that page.
+Usage: python -m benchmarks.memory_tables; writes them between the markers of that page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flows.planning.ranks import with_ranks
 from hacpo_core.config.counts import num_ranks
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
-MEMORY_BEGIN, MEMORY_END = "<!-- tables: python -m experiments.scaling -->", "<!-- end of tables -->"
+MEMORY_BEGIN, MEMORY_END = "<!-- tables: python -m benchmarks.memory_tables -->", "<!-- end of tables -->"
 HARDWARE = ("one_gpu", "one_gpu_vllm", "eight_gpus", "two_nodes")
 PAIRS = (
     "qwen3-4b+qwen3-4b-instruct",

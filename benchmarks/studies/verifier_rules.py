@@ -27,7 +27,7 @@ from math_verify import parse, verify
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
-from hacpo_core.verify import algebra, clock, domains, equality, lists, marks, parsing, spelling, units
+from hacpo_core.verify import algebra, bases, clock, domains, equality, lists, marks, parsing, spelling, units
 from hacpo_core.verify.answers import extract_answer
 from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
@@ -49,7 +49,7 @@ PATTERNS = {
     "words": (equality, "_WORD"),
     "negation": (equality, "_NEGATION"),
     "clock times": (clock, "CLOCK"),
-    "other bases": (equality, "_IN_BASE"),
+    "other bases": (bases, "IN_BASE"),
     "closed at infinity": (equality, "_CLOSED_AT_INFINITY"),
     "percent": (units, "_PERCENT"),
     "degree signs": (units, "_DEGREES"),
@@ -82,7 +82,7 @@ PATTERNS = {
     "numbers in text": (marks, "_NUMBER_IN_TEXT"),
 }
 FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "options, yes and no": (equality, "_first_words_agree", lambda *_: None),
+    "options, yes and no": (equality, "first_words_agree", lambda *_: None),
     "letters": (equality, "_letters", _same),
     "members": (equality, "_members_agree", lambda *_: None),
     "units": (equality, "without_last_unit", lambda answer: (answer, None)),
@@ -102,7 +102,7 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "infinity": (algebra, "_computes_with_infinity", lambda _: False),
     "rounding": (algebra, "_differ", lambda *_: False),
     "decimals": (algebra, "_is_same_decimal", lambda *_: False),
-    "real numbers": (algebra, "_agree_on_real_numbers", lambda *_: False),
+    "real numbers": (algebra, "agree_on_real_numbers", lambda *_: False),
     "e and i": (algebra, "_constants_of_both", lambda *sides: sides),
     "Unicode": (spelling, "_with_latex_signs", _same),
 }

@@ -27,6 +27,7 @@ _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?\{(\d+)\}")
 _MIXED_NUMBER = re.compile(r"(?<![\d.])(\d+) +(\d+)/(\d+)")
 _TWO_NUMBERS = re.compile(r"\d +[\d.]")
 _FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
+_DERIVATIVE = re.compile(r"(?<![\\A-Za-z])([A-Za-z])('+)(?! ?\()")
 _APPROXIMATELY = re.compile(r" ?\\approx\b ?")
 _AMOUNTS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _AMOUNT = re.compile(rf"(?<=\d)( *(?:\\text\{{ ?)?)({'|'.join(_AMOUNTS)})s?\b", re.IGNORECASE)
@@ -87,6 +88,7 @@ def _as_latex(answer: str) -> str:
     if scientific is not None:
         return rf"{scientific.group(1)}\times 10^{{{scientific.group(2)}}}"
     mixed = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", answer)
+    mixed = _DERIVATIVE.sub(lambda found: rf"{found[1]}_{{{'prime' * len(found[2])}}}", mixed)  # else it is dropped
     latex = _POINT_OF_INTEGER.sub("", _FACTOR.sub(r"\1\\cdot ", mixed))
     exact = _APPROXIMATELY.sub("", latex, count=1) if _APPROXIMATELY.match(latex) else latex
     return _REPEATING.sub(_as_fraction, exact)

@@ -13,6 +13,8 @@ import re
 import unicodedata
 
 from hacpo_core.verify.answers import normalise
+from hacpo_core.verify.exclusions import without_builder
+from hacpo_core.verify.numerals import with_digits
 from hacpo_core.verify.rows import in_one_row
 
 _SIGNS = {
@@ -29,6 +31,11 @@ _SIGNS = {
     "\N{UNION}": r"\cup ",
     "∩": r"\cap ",
     "∈": r"\in ",
+    "∧": r"\wedge ",
+    "∨": r"\vee ",
+    "¬": r"\neg ",
+    "∖": r"\setminus ",
+    "→": r"\to ",
     "±": r"\pm ",
     "°": r"^\circ ",
     "≈": r"\approx ",
@@ -70,18 +77,26 @@ _SPELLINGS = (
     (re.compile(rf"\\[dt]binom{_NO_LETTER}"), r"\\binom"),
     (re.compile(rf"\\leq{_NO_LETTER}"), r"\\le"),
     (re.compile(rf"\\geq{_NO_LETTER}"), r"\\ge"),
-    (re.compile(rf"\\ne{_NO_LETTER}"), r"\\neq"),
+    (re.compile(rf"\\ne{_NO_LETTER}|\\not ?="), r"\\neq"),
     (re.compile(rf"\\var(epsilon|phi|theta|rho|sigma|kappa){_NO_LETTER}"), r"\\\1"),
     (re.compile(rf"\\ell{_NO_LETTER}"), "l"),
     (re.compile(rf"\\varnothing{_NO_LETTER}"), r"\\emptyset"),
     (re.compile(rf"\\langle{_NO_LETTER}"), "("),
     (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),
     (re.compile(rf"\\bmod{_NO_LETTER}"), r"\\mod"),
+    (re.compile(rf"\\land{_NO_LETTER}"), r"\\wedge"),
+    (re.compile(rf"\\lor{_NO_LETTER}"), r"\\vee"),
+    (re.compile(rf"\\lnot{_NO_LETTER}"), r"\\neg"),
+    (re.compile(rf"\\rightarrow{_NO_LETTER}"), r"\\to"),
+    (re.compile(rf"\\(?:leftrightarrow|Leftrightarrow|iff){_NO_LETTER}"), r"\\iff"),
+    (re.compile(rf"\\(?:Rightarrow|implies){_NO_LETTER}"), r"\\implies"),
+    (re.compile(rf"\\(?:backslash|smallsetminus){_NO_LETTER}"), r"\\setminus"),
+    (re.compile(r"\\mathbb ([RZNQC])"), r"\\mathbb{\1}"),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"(?<=\d) ?\^ ?\{? ?\\(?:text|mathrm) ?\{ ?(?:st|nd|rd|th) ?\} ?\}?"), ""),
     (re.compile(r"\^ ?\{? ?\\prime(?![a-z]) ?\}?"), "'"),
     (re.compile(r"(?<=\d) ?[xX] ?(?=10 ?\^)"), r"\\times "),
-    (re.compile(r"^(\d+(?:\.\d+)?) ?(?:\\text ?\{ ?to ?\}|to) ?(\d+(?:\.\d+)?)$"), r"\1:\2"),
+    (re.compile(r"(?<=\d) ?(?:\\text ?\{ ?to ?\}|\bto\b) ?(?=\d[\d.]*(?: ?(?:\\text ?\{ ?to ?\}|to)|$))"), ":"),
     (re.compile(rf"(?<![\\A-Za-z])({'|'.join(_WORDS)}){_NO_LETTER}"), r"\\\1"),
     (re.compile(rf"(?<![\\A-Za-z])infinity{_NO_LETTER}"), r"\\infty"),
     (re.compile(rf"\\forall{_NO_LETTER}"), r"\\text{ for all } "),
@@ -157,7 +172,7 @@ def canonical(answer: str) -> str:
     answer = _DEGREES.sub(r"^\\circ", answer)
     if _ANGLE_INSIDE.search(answer):
         answer = _ANGLE.sub(r"(\\frac{\1\\pi}{180})", answer)
-    answer = " ".join(_IDLE_END.sub("", answer).split())
+    answer = with_digits(without_builder(" ".join(_IDLE_END.sub("", answer).split())))
     return next((sign for words, sign in _SETS_IN_WORDS if words.fullmatch(answer)), answer)
 
 

@@ -145,12 +145,12 @@ def _computes_with_infinity(expression: object) -> bool:
 def _numbers_of(expression: object) -> object:
     """The numbers in an interval, or that satisfy inequalities in one variable; None for anything else."""
     if isinstance(expression, Interval | Union):
-        return expression
+        return _exact(expression)
     parts: Any = expression.args if isinstance(expression, FiniteSet) else (expression,)
     if any(not isinstance(part, Boolean) or isinstance(part, Eq) or len(part.free_symbols) != 1 for part in parts):
         return None
     try:
-        return Union(*(part.as_set() for part in parts))
+        return _exact(Union(*(part.as_set() for part in parts)))
     except NotImplementedError:  # sympy cannot solve it
         return None
 
@@ -159,7 +159,7 @@ def numbers_without(base: str, values: Sequence[str]) -> object:
     """The numbers of `base` (see `numbers_of_all`) without some, which may have no variables; None if unknown."""
     numbers: Any = numbers_of_all(base)
     members = [_value((parsed(value)[1] or (None,))[0]) for value in values]
-    return None if numbers is None or None in members else numbers - FiniteSet(*members)
+    return None if numbers is None or None in members else numbers - _exact(FiniteSet(*members))
 
 
 def numbers_of_all(answer: str) -> object:
@@ -168,6 +168,11 @@ def numbers_of_all(answer: str) -> object:
     names = {name for part in parts for name in getattr(part, "free_symbols", ())}
     numbers: Any = [_numbers_of(part) for part in parts]
     return None if None in numbers or len(names) > 1 else Intersection(*numbers)
+
+
+def _exact(numbers: Any) -> Any:
+    """A set of numbers with fractions for decimals."""
+    return numbers.xreplace({decimal: Rational(str(decimal)) for decimal in numbers.atoms(Float)})
 
 
 def _value(expression: object) -> Any:

@@ -28,7 +28,7 @@ from hacpo_core.verify.choices import OPTION, TRUTH, first_words_agree
 from hacpo_core.verify.clock import CLOCK, same_time
 from hacpo_core.verify.domains import without_domain
 from hacpo_core.verify.exclusions import excluded
-from hacpo_core.verify.lists import AND, NAME, Listing, chain, listing
+from hacpo_core.verify.lists import AND, NAME, Listing, chain, interval, listing
 from hacpo_core.verify.marks import capitals_agree, marks_agree
 from hacpo_core.verify.parsing import IN_TEXT, SENTENCE, has_variables, is_term, parsed
 from hacpo_core.verify.ratios import ratios_agree
@@ -141,6 +141,8 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
         numbers, expected_numbers = numbers_of_all(given), numbers_of_all(expected)
         if numbers is not None and expected_numbers is not None:
             return bool(numbers == expected_numbers)
+    if _ORDER.search(given) is None or _ORDER.search(expected) is None:
+        given, expected = interval(given), interval(expected)
     whole, expected_whole = listing(given), listing(expected)
     if (
         whole is not None

@@ -23,6 +23,7 @@ _BUILDER = re.compile(
     r"\\\{ ?(?P<name>\\?[A-Za-z])(?: ?\\in ?\\mathbb\{R\})? ?(?:\\mid|\\vert|\||:|\\colon)(?![a-z]) ?"
     r"(?P<condition>(?P=name)(?![A-Za-z_']).*)\\\}"
 )
+_IN_REALS = re.compile(r"^\\?[A-Za-z] ?\\in ?\\mathbb\{R\} ?(?:,|\\wedge|\\text ?\{ ?and ?\}) ?")
 _RELATION = re.compile(r"[<>]|\\(?:[lg]e|neq)(?![a-z])")
 
 
@@ -38,7 +39,9 @@ class Exclusion:
 def without_builder(answer: str) -> str:
     r"""The condition x > 2 that the set \{x \mid x > 2\} means; any other answer as it is."""
     found = _BUILDER.fullmatch(answer)
-    return found["condition"].strip() if found is not None and _RELATION.search(found["condition"]) else answer
+    if found is None or not _RELATION.search(found["condition"]):
+        return answer
+    return _IN_REALS.sub("", found["condition"]).strip()
 
 
 def excluded(answer: str) -> Exclusion | None:

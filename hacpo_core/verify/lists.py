@@ -19,6 +19,10 @@ AND = re.compile(r" ?(?:\\text ?\{ ?and ?\}|\band\b|\\wedge(?![A-Za-z])) ?")
 _INEQUALITY = re.compile(r"[<>!:]=|=[<>]|[<>]|\\(?:neq|le|ge|not)(?![a-z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-z])")
 _NAMES = re.compile(r"\((?P<names>\\?[A-Za-z](?:_\w)?(?:, ?\\?[A-Za-z](?:_\w)?)+)\) ?= ?(?P<values>\(.+\))", re.DOTALL)
+_BETWEEN_BOUNDS = re.compile(
+    r"(?P<low>[^<>=,;]+?) ?(?P<below><|\\le(?![a-z])) ?\\?[A-Za-z]+(?:_\w)?"
+    r" ?(?P<above><|\\le(?![a-z])) ?(?P<high>[^<>=,;]+)"
+)
 _LEADING_SIGN = re.compile(r"(^|=) ?\+ ?")
 _OPENS, _CLOSES = {"(": "(", "[": "[", r"\{": "{"}, {")": ")", "]": "]", r"\}": "}"}
 
@@ -54,6 +58,15 @@ def listing(answer: str) -> Listing | None:
         return Listing(brackets, tuple(members)) if len(members) > 1 else None
     both = tuple(value for member in members for value in both_signs(member))
     return Listing(brackets, both) if brackets or len(both) > 1 else None
+
+
+def interval(answer: str) -> str:
+    """The interval (a, b] that a < x <= b means; any other answer as it is."""
+    found = _BETWEEN_BOUNDS.fullmatch(answer)
+    if found is None:
+        return answer
+    opening, closing = "(" if found["below"] == "<" else "[", ")" if found["above"] == "<" else "]"
+    return f"{opening}{found['low'].strip()}, {found['high'].strip()}{closing}"
 
 
 def _bracketed(answer: str) -> tuple[str, str]:

@@ -23,6 +23,9 @@ def ratios_agree(given: str, expected: str) -> bool | None:
         return None
     if len(members) != len(expected_members) or len(members) > _MAX_PARTS:
         return False
+    name, expected_name = (answer.rpartition("=")[0].replace(" ", "") for answer in (given, expected))
+    if name and expected_name and name != expected_name:
+        return False
     both = list(zip(members, expected_members, strict=True))
     if any(_ZERO.fullmatch(member) for pair in both for member in pair):
         return members == expected_members

@@ -64,7 +64,7 @@ _QUOTED = re.compile(r"\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*")
 _ROOT_OF_NEGATIVE = re.compile(r"\\sqrt\[([3579])\]\{- ?([^{}+-]+|\\frac\{[^{}]*\}\{[^{}]*\})\}")
 _LAYOUT = re.compile(
     rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?|bf|it|rm|sf|tt|large"
-    rf"|Large|LARGE|huge|small|normalsize|hfill|qed|blacksquare|checkmark|notag){_NO_LETTER}"
+    rf"|Large|LARGE|huge|Huge|tiny|scriptsize|footnotesize|small|normalsize|hfill|qed|blacksquare|checkmark|notag){_NO_LETTER}"
     r"|\\(?:textcolor|color|[hv]?phantom|[hv]space\*?|label|tag\*?) ?\{[^{}]*\}"
 )
 _MATH = re.compile(r"(?<!\\)\\[\[\]()]")
@@ -86,12 +86,15 @@ _SPELLINGS = (
     (re.compile(rf"\\bmod{_NO_LETTER}"), r"\\mod"),
     (re.compile(rf"\\land{_NO_LETTER}"), r"\\wedge"),
     (re.compile(rf"\\lor{_NO_LETTER}"), r"\\vee"),
+    (re.compile(r"\\vee(?![A-Za-z])(?=[^\\]*(?:[<>]|\\[lg]e(?![a-z])))"), r"\\text{ or }"),
+    (re.compile(rf"\\lg{_NO_LETTER}"), r"\\log_{{10}}"),
     (re.compile(rf"\\lnot{_NO_LETTER}"), r"\\neg"),
     (re.compile(rf"\\rightarrow{_NO_LETTER}"), r"\\to"),
     (re.compile(rf"\\(?:leftrightarrow|Leftrightarrow|iff){_NO_LETTER}"), r"\\iff"),
     (re.compile(rf"\\(?:Rightarrow|implies){_NO_LETTER}"), r"\\implies"),
     (re.compile(rf"\\(?:backslash|smallsetminus){_NO_LETTER}"), r"\\setminus"),
     (re.compile(r"\\mathbb ([RZNQC])"), r"\\mathbb{\1}"),
+    (re.compile(rf"\\colon{_NO_LETTER}"), ":"),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"(?<=\d) ?\^ ?\{? ?\\(?:text|mathrm) ?\{ ?(?:st|nd|rd|th) ?\} ?\}?"), ""),
     (re.compile(r"\^ ?\{? ?\\prime(?![a-z]) ?\}?"), "'"),
@@ -146,6 +149,8 @@ _SETS_IN_WORDS = (
     (re.compile(r"(?:\\text ?\{ ?)?(?:all )?(?:real numbers|reals) ?\}?", re.IGNORECASE), r"\mathbb{R}"),
     (re.compile(r"(?:\\text ?\{ ?)?(?:there (?:is|are) )?no (?:real )?solutions? ?\}?", re.IGNORECASE), r"\emptyset"),
 )
+_UNIT_FRACTION = re.compile(r"\\frac ?\{ ?\\text\{([^{}]+)\} ?\} ?\{ ?\\text\{([^{}]+)\}(\^\d)? ?\}")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{3,}$)", re.IGNORECASE)
 _IDLE_END = re.compile(r"[\s.,;:\\]+$")
 
 
@@ -163,6 +168,7 @@ def canonical(answer: str) -> str:
     for pattern, spelling in _SPELLINGS:
         answer = pattern.sub(spelling, answer)
     answer = _undecorated(_BLANK.sub(" ", answer)).strip()
+    answer = _UNIT_FRACTION.sub(r"\\text{ \1/\2}\3", answer)
     answer = _SPACED_GROUPS.sub(lambda found: found.group().replace(" ", ""), answer)
     answer = _ROOT_OF_NEGATIVE.sub(r"(-\\sqrt[\1]{\2})", _with_braces(answer))
     answer = _LOG_BASE.sub(_log_with_braces, answer)
@@ -172,7 +178,7 @@ def canonical(answer: str) -> str:
     answer = _DEGREES.sub(r"^\\circ", answer)
     if _ANGLE_INSIDE.search(answer):
         answer = _ANGLE.sub(r"(\\frac{\1\\pi}{180})", answer)
-    answer = with_digits(without_builder(" ".join(_IDLE_END.sub("", answer).split())))
+    answer = _ARTICLE.sub("", with_digits(without_builder(" ".join(_IDLE_END.sub("", answer).split()))))
     return next((sign for words, sign in _SETS_IN_WORDS if words.fullmatch(answer)), answer)
 
 

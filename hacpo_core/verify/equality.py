@@ -141,7 +141,7 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
         numbers, expected_numbers = numbers_of_all(given), numbers_of_all(expected)
         if numbers is not None and expected_numbers is not None:
             return bool(numbers == expected_numbers)
-    if _ORDER.search(given) is None or _ORDER.search(expected) is None:
+    if given.startswith(("(", "[")) or expected.startswith(("(", "[")):
         given, expected = interval(given), interval(expected)
     whole, expected_whole = listing(given), listing(expected)
     if (

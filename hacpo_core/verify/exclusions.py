@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hacpo_core.verify.lists import AND, both_signs, parts
 
+_EXCLUDING = re.compile(r"\\neq|\\setminus|- ?\\\{|except|but|other than|excluding", re.IGNORECASE)
 _REALS = r"\mathbb{R}"
 _UNEQUAL = re.compile(
     r"(?:(?P<base>.+?)(?: ?[,;] ?(?:\\text ?\{ ?(?:and|but) ?\} ?)?| ?(?:\\text ?\{ ?(?:and|but) ?\}|\band\b"
@@ -46,6 +47,8 @@ def without_builder(answer: str) -> str:
 
 def excluded(answer: str) -> Exclusion | None:
     """The numbers that a canonical answer excludes, and from which; None if it excludes none."""
+    if _EXCLUDING.search(answer) is None:
+        return None
     found = _UNEQUAL.fullmatch(answer)
     if found is None:
         found = _WITHOUT.fullmatch(answer) or _EXCEPT.fullmatch(answer)

@@ -20,7 +20,7 @@ _INEQUALITY = re.compile(r"[<>!:]=|=[<>]|[<>]|\\(?:neq|le|ge|not)(?![a-z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-z])")
 _NAMES = re.compile(r"\((?P<names>\\?[A-Za-z](?:_\w)?(?:, ?\\?[A-Za-z](?:_\w)?)+)\) ?= ?(?P<values>\(.+\))", re.DOTALL)
 _BETWEEN_BOUNDS = re.compile(
-    r"(?P<low>[^<>=,;]+?) ?(?P<below><|\\le(?![a-z])) ?\\?[A-Za-z]+(?:_\w)?"
+    r"(?P<low>[^<>=,;]+?) ?(?P<below><|\\le(?![a-z])) ?(?:[k-z]|\\[a-z]+)(?:_\w)?"
     r" ?(?P<above><|\\le(?![a-z])) ?(?P<high>[^<>=,;]+)"
 )
 _LEADING_SIGN = re.compile(r"(^|=) ?\+ ?")
@@ -61,7 +61,7 @@ def listing(answer: str) -> Listing | None:
 
 
 def interval(answer: str) -> str:
-    """The interval (a, b] that a < x <= b means; any other answer as it is."""
+    """The interval (a, b] that a < x <= b means; any other answer as it is, a < b < c too."""
     found = _BETWEEN_BOUNDS.fullmatch(answer)
     if found is None:
         return answer

@@ -43,9 +43,10 @@ def are_multiples(given: Any, expected: Any) -> bool:
     One in a single variable would be solved: 2x = 4 is not the answer x = 2.
     """
     sides = [side.reversed if isinstance(side, Gt | Ge) else side for side in (given, expected)]
-    relation, names = type(sides[0]), sides[0].free_symbols
-    if not issubclass(relation, Eq | Lt | Le) or any(type(side) is not relation for side in sides):
+    relation = type(sides[0])
+    if not issubclass(relation, Eq | Lt | Le) or type(sides[1]) is not relation:
         return False
+    names = sides[0].free_symbols
     if names != sides[1].free_symbols or not 2 <= len(names) <= _MAX_VARIABLES or any(s.has(*_UNKNOWN) for s in sides):
         return False
     factors = []

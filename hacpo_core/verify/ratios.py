@@ -18,6 +18,8 @@ def ratios_agree(given: str, expected: str) -> bool | None:
 
     A zero is equal to a zero as text alone.
     """
+    if ":" not in given + expected:
+        return None
     members, expected_members = _parts(given), _parts(expected)
     if max(len(members), len(expected_members)) < _MIN_PARTS:
         return None

@@ -27,6 +27,7 @@ from sympy import (
     Rational,
     Symbol,
     Union,
+    degree,
     nan,
     oo,
     preorder_traversal,
@@ -117,6 +118,14 @@ def is_constant(answer: str) -> bool:
     """Whether an answer can be read and has no variables."""
     expressions = parsed(without_last_unit(answer)[0])[1]
     return bool(expressions) and bool(getattr(expressions[0], "is_number", not has_variables(expressions[0])))
+
+
+def is_to_solve(answer: str) -> bool:
+    """Whether an answer is linear in its only variable and not the variable itself: 2x = 5 says that x is 5/2."""
+    expression: Any = (parsed(answer)[1] or (None,))[0]
+    names = list(expression.free_symbols) if isinstance(expression, Expr) else []
+    is_polynomial = len(names) == 1 and expression != names[0] and expression.is_polynomial(names[0])
+    return bool(is_polynomial) and degree(expression, names[0]) == 1
 
 
 def is_share(answer: str) -> bool:

@@ -19,6 +19,7 @@ from hacpo_core.verify.algebra import (
     is_constant,
     is_rounded,
     is_share,
+    is_to_solve,
     numbers_of_all,
     numbers_without,
 )
@@ -216,7 +217,7 @@ def _is_name(side: str, first: str, expected: str) -> bool:
     constant, *_ = parsed(expected)[1] or (None,)
     if constant is None or has_variables(constant):
         return side is first and bool(NAME.fullmatch(side) or _TASK.match(side))
-    return not is_constant(side)
+    return not is_constant(side) and not is_to_solve(side)
 
 
 def _single_values_agree(given: str, expected: str, tolerance: float) -> bool:

@@ -1,6 +1,7 @@
 """Whether two answers are equal: what text decides, and what is left to algebra. Only workers import this file.
 
-canonical text ─▶ same text, option, yes or no, clock time, word        decided as text
+canonical text ─▶ same text, option, yes or no, clock time, word, base  decided as text
+─▶ numbers without a few                                 as sets of numbers
 ─▶ lists, sets, points, intervals                        member by member
 ─▶ chain of equations                                    side by side
 ─▶ unit, percent sign                                    compared, then dropped
@@ -61,7 +62,9 @@ def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float
     Both are first brought into one spelling (`canonical`). If the gold answer is a single option letter, yes, no, true
     or false, a candidate that starts with it is correct. Words and clock times are compared as text. Members of lists
     and sets may have any order, but none may be missing, added or repeated; those of points and intervals have their
-    places. An inequality in one variable equals the interval it describes. A number in the candidate may have a unit;
+    places. An inequality in one variable equals the interval it describes, and x != 0 the real numbers without 0. An
+    equation in two or more variables equals its multiples; in one, 2x = 4 is not x = 2. A number with a base equals its
+    digits alone, not their value. A number in the candidate may have a unit;
     if the gold answer has one too, it must be the same. 28% equals 28 and 0.28. A letter right after the gold answer's
     number is a variable, not a unit. A candidate that cannot be parsed is wrong.
 

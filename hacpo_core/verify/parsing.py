@@ -27,7 +27,8 @@ _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?\{(\d+)\}")
 _MIXED_NUMBER = re.compile(r"(?<![\d.])(\d+) +(\d+)/(\d+)")
 _TWO_NUMBERS = re.compile(r"\d +[\d.]")
 _FACTOR = re.compile(
-    r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\)|\d|\\frac)|((?<![\w^\\.])\d+(?:\.\d+)?|\\(?:frac|binom)\{-?[\d.]+\}\{[\d.]+\})"
+    r"(?:[)\]]|\\pi) ?(?=[(\[])|[(\[]-?[\d.]+[)\]] ?(?=\d|\\frac)"
+    r"|((?<![\w^\\.])\d+(?:\.\d+)?|\\(?:frac|binom)\{-?[\d.]+\}\{[\d.]+\})"
     r" ?(?=(?:[(\[]|\{\(|\\\{) ?-?(?:[\d.(\[]|\\frac|\\sqrt))"
 )  # math-verify would read 2(13) and 3(\frac{1}{2}) as the sums 2 + 13 and 3 + 1/2
 _DERIVATIVE = re.compile(r"(?<![\\A-Za-z])([A-Za-z])('+)(?! ?\()")

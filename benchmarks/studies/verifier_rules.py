@@ -11,7 +11,6 @@ benchmarks/results/verifier_rules.json.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import logging
 import os
@@ -19,13 +18,13 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
 from math_verify import parse, verify
-from sympy import srepr
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
@@ -123,17 +122,51 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 
 
-parse_once = functools.cache(parsing._parse)
-"""math-verify's reading of a text; it and the comparison take nearly all of the time, and most families leave both"""
-_comparisons: dict[str, bool] = {}
+class Watched:
+    """A pattern that notes when it finds something, which NEVER does not."""
+
+    def __init__(self, pattern: re.Pattern[str], note: Callable[[], None]) -> None:
+        self._pattern, self._note = pattern, note
+
+    def __getattr__(self, name: str) -> Any:
+        """A method of the pattern."""
+
+        def method(*args: Any) -> Any:
+            found = getattr(self._pattern, name)(*args)
+            if found != getattr(NEVER, name)(*args):
+                self._note()
+            return found
+
+        return method
 
 
-def verify_once(golds: list[Any], answers: list[Any], **options: Any) -> bool:
-    """math-verify's comparison, computed once for the same expressions."""
-    key = repr([list(map(srepr, side)) for side in (golds, answers)])
-    if key not in _comparisons:
-        _comparisons[key] = verify(golds, answers, **options)
-    return _comparisons[key]
+def _watched(function: Callable[..., Any], without: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
+    """A function that notes when its result is another than `without` gives."""
+
+    def call(*args: Any) -> Any:
+        result = function(*args)
+        try:
+            is_same = result == without(*args)
+        except Exception:  # noqa: BLE001 - a failure of a library is another result
+            is_same = False
+        if is_same is not True:
+            note()
+        return result
+
+    return call
+
+
+@contextmanager
+def watching(effective: set[str]) -> Iterator[None]:
+    """Collect the families whose rules have an effect in `effective`; the others change no verdict."""
+    with ExitStack() as stack:
+        for family, (module, name) in PATTERNS.items():
+            pattern = Watched(getattr(module, name), partial(effective.add, family))
+            stack.enter_context(patch.object(module, name, pattern))
+        for family, (module, name, replacement) in FUNCTIONS.items():
+            function = _watched(getattr(module, name), replacement, partial(effective.add, family))
+            stack.enter_context(patch.object(module, name, function))
+        yield
 
 
 @contextmanager
@@ -144,10 +177,6 @@ def without(family: str) -> Iterator[None]:
             stack.enter_context(patch.object(*PATTERNS[family], NEVER))
         elif family in FUNCTIONS:
             stack.enter_context(patch.object(*FUNCTIONS[family]))
-        stack.enter_context(
-            patch.object(parsing, "_parse", parsing._parse if family == "powers of matrices" else parse_once)
-        )
-        stack.enter_context(patch.object(algebra, "verify", verify_once))
         parsing.parsed.cache_clear()
         yield
     parsing.parsed.cache_clear()
@@ -222,33 +251,40 @@ def main() -> None:
     signal.signal(signal.SIGVTALRM, _stop)
     made = cases(Path(os.environ["HACPO_DATA_DIR"]), arguments.every)
 
-    def judged(judge: Callable[[str, str], bool]) -> dict[str, list[str]]:
-        return {kind: [verdict(judge, answer, gold) for answer, gold, _ in each] for kind, each in made.items()}
-
-    ours = judged(equality.answers_equal)
-    agreement: dict[str, Any] = {}
-    for name, verdicts in (("ours", ours), ("math-verify", judged(bare))):
-        agreement[name] = {
-            kind: sum((one == "correct") == case[2] for one, case in zip(verdicts[kind], each, strict=True)) / len(each)
-            for kind, each in made.items()
-        }
-    print(json.dumps(agreement), flush=True)
-    families: dict[str, Any] = {}
+    effects: dict[Pair, set[str]] = {}
+    ours: dict[Pair, str] = {}
+    effective: set[str] = set()
+    with watching(effective):
+        for pair in (pair for each in made.values() for pair in each):
+            effective.clear()
+            parsing.parsed.cache_clear()
+            ours[pair] = verdict(equality.answers_equal, *pair[:2])
+            effects[pair] = set(effective)
+    agreement: dict[str, Any] = {"ours": {}, "math-verify": {}}
+    for kind, each in made.items():
+        agreement["ours"][kind] = sum((ours[pair] == "correct") == pair[2] for pair in each) / len(each)
+        agreement["math-verify"][kind] = sum((verdict(bare, *pair[:2]) == "correct") == pair[2] for pair in each) / len(
+            each
+        )
     numbers = {kind: len(each) for kind, each in made.items()}
+    print(json.dumps([numbers, agreement]), flush=True)
+    families: dict[str, Any] = {}
     for family in arguments.families:
-        with without(family):
-            others = judged(equality.answers_equal)
         families[family] = {}
         for kind, each in made.items():
-            changed = [n for n, (one, other) in enumerate(zip(ours[kind], others[kind], strict=True)) if one != other]
+            with without(family):
+                changed = [
+                    pair
+                    for pair in each
+                    if family in effects[pair] and verdict(equality.answers_equal, *pair[:2]) != ours[pair]
+                ]
             families[family][kind] = {
                 "decides": len(changed),
-                "rightly": sum((ours[kind][n] == "correct") == each[n][2] for n in changed),
-                "example": [*each[changed[0]][:2], ours[kind][changed[0]]] if changed else None,
+                "rightly": sum((ours[pair] == "correct") == pair[2] for pair in changed),
+                "example": [*changed[0][:2], ours[changed[0]]] if changed else None,
             }
         print(family, json.dumps(families[family]), flush=True)
-        result = {"pairs": numbers, "agreement": agreement, "families": families}
-        write_result("verifier_rules", result, ["math-verify"])  # now, because all families take an hour
+    write_result("verifier_rules", {"pairs": numbers, "agreement": agreement, "families": families}, ["math-verify"])
 
 
 if __name__ == "__main__":

@@ -241,6 +241,10 @@ def _needs_rules(pair: Pair) -> bool:
     return verdict(equality.answers_equal, pair[0], pair[1]) != _TooLongError.__name__
 
 
+def _num_right(each: list[Pair], verdicts: dict[Pair, str]) -> int:
+    return sum((verdicts[pair] == "correct") == pair[2] for pair in each)
+
+
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
@@ -250,7 +254,6 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGVTALRM, _stop)
     made = cases(Path(os.environ["HACPO_DATA_DIR"]), arguments.every)
-
     effects: dict[Pair, set[str]] = {}
     ours: dict[Pair, str] = {}
     effective: set[str] = set()
@@ -260,12 +263,13 @@ def main() -> None:
             parsing.parsed.cache_clear()
             ours[pair] = verdict(equality.answers_equal, *pair[:2])
             effects[pair] = set(effective)
-    agreement: dict[str, Any] = {"ours": {}, "math-verify": {}}
-    for kind, each in made.items():
-        agreement["ours"][kind] = sum((ours[pair] == "correct") == pair[2] for pair in each) / len(each)
-        agreement["math-verify"][kind] = sum((verdict(bare, *pair[:2]) == "correct") == pair[2] for pair in each) / len(
-            each
-        )
+    agreement = {
+        "ours": {kind: _num_right(each, ours) / len(each) for kind, each in made.items()},
+        "math-verify": {
+            kind: _num_right(each, {pair: verdict(bare, *pair[:2]) for pair in each}) / len(each)
+            for kind, each in made.items()
+        },
+    }
     numbers = {kind: len(each) for kind, each in made.items()}
     print(json.dumps([numbers, agreement]), flush=True)
     families: dict[str, Any] = {}
@@ -280,7 +284,7 @@ def main() -> None:
                 ]
             families[family][kind] = {
                 "decides": len(changed),
-                "rightly": sum((ours[pair] == "correct") == pair[2] for pair in changed),
+                "rightly": _num_right(changed, ours),
                 "example": [*changed[0][:2], ours[changed[0]]] if changed else None,
             }
         print(family, json.dumps(families[family]), flush=True)

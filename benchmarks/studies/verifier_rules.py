@@ -114,6 +114,7 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "set builders": (spelling, "without_builder", _same),
     "numbers in words": (spelling, "with_digits", _same),
     "ratios": (equality, "ratios_agree", lambda *_: None),
+    "equations to solve": (equality, "is_to_solve", lambda _: False),
     "multiples": (algebra, "are_multiples", lambda *_: False),
     "split logarithms": (points, "_with_split_logarithms", lambda *sides: sides),
     "derivatives as names": (algebra, "_with_named_derivatives", _same),
@@ -131,9 +132,9 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         """A method of the pattern."""
 
-        def method(*args: Any) -> Any:
-            found = getattr(self._pattern, name)(*args)
-            if found != getattr(NEVER, name)(*args):
+        def method(*args: Any, **options: Any) -> Any:
+            found = getattr(self._pattern, name)(*args, **options)
+            if found != getattr(NEVER, name)(*args, **options):
                 self._note()
             return found
 

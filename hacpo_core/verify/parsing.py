@@ -27,9 +27,10 @@ _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?\{(\d+)\}")
 _MIXED_NUMBER = re.compile(r"(?<![\d.])(\d+) +(\d+)/(\d+)")
 _TWO_NUMBERS = re.compile(r"\d +[\d.]")
 _FACTOR = re.compile(
-    r"(?:[)\]]|\\pi) ?(?=[(\[])|[(\[]-?[\d.]+[)\]] ?(?=\d|\\frac)"
+    r"(?:[)\]]|\\pi) ?(?=[(\[]|\\binom)|[(\[]-?[\d.]+[)\]] ?(?=\d|\\frac)"
+    r"|\\binom\{[^{}]*\}\{[^{}]*\} ?(?=\\frac|\\binom|\d)"
     r"|((?<![\w^\\.])\d+(?:\.\d+)?|\\(?:frac|binom)\{-?[\d.]+\}\{[\d.]+\})"
-    r" ?(?=(?:[(\[]|\{\(|\\\{) ?-?(?:[\d.(\[]|\\frac|\\sqrt))"
+    r" ?(?=(?:[(\[]|\{\(|\\\{) ?-?(?:[\d.(\[]|\\(?:frac|sqrt|binom))|\\binom)"
 )  # math-verify would read 2(13) and 3(\frac{1}{2}) as the sums 2 + 13 and 3 + 1/2
 _DERIVATIVE = re.compile(r"(?<![\\A-Za-z])([A-Za-z])('+)(?! ?\()")
 _APPROXIMATELY = re.compile(r" ?\\approx\b ?")

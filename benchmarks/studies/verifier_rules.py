@@ -18,6 +18,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +28,7 @@ from math_verify import parse, verify
 
 from benchmarks.measure import write_result
 from hacpo_core.data.rows import read_rows
-from hacpo_core.verify import algebra, clock, domains, equality, lists, marks, parsing, spelling, units
+from hacpo_core.verify import algebra, bases, clock, domains, equality, lists, marks, parsing, points, spelling, units
 from hacpo_core.verify.answers import extract_answer
 from hacpo_core.verify.cache import Pair as CachedPair
 from hacpo_core.verify.pool import decided_without_algebra
@@ -49,7 +50,7 @@ PATTERNS = {
     "words": (equality, "_WORD"),
     "negation": (equality, "_NEGATION"),
     "clock times": (clock, "CLOCK"),
-    "other bases": (equality, "_IN_BASE"),
+    "other bases": (bases, "IN_BASE"),
     "closed at infinity": (equality, "_CLOSED_AT_INFINITY"),
     "percent": (units, "_PERCENT"),
     "degree signs": (units, "_DEGREES"),
@@ -80,9 +81,13 @@ PATTERNS = {
     "names of a point": (lists, "_NAMES"),
     "primes and transposed matrices": (marks, "_MARK"),
     "numbers in text": (marks, "_NUMBER_IN_TEXT"),
+    "primes in formulas": (parsing, "_DERIVATIVE"),
+    "articles": (spelling, "_ARTICLE"),
+    "units in fractions": (spelling, "_UNIT_FRACTION"),
+    "feet and inches": (units, "_PRIMES"),
 }
 FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "options, yes and no": (equality, "_first_words_agree", lambda *_: None),
+    "options, yes and no": (equality, "first_words_agree", lambda *_: None),
     "letters": (equality, "_letters", _same),
     "members": (equality, "_members_agree", lambda *_: None),
     "units": (equality, "without_last_unit", lambda answer: (answer, None)),
@@ -102,10 +107,67 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "infinity": (algebra, "_computes_with_infinity", lambda _: False),
     "rounding": (algebra, "_differ", lambda *_: False),
     "decimals": (algebra, "_is_same_decimal", lambda *_: False),
-    "real numbers": (algebra, "_agree_on_real_numbers", lambda *_: False),
+    "real numbers": (algebra, "agree_on_real_numbers", lambda *_: False),
     "e and i": (algebra, "_constants_of_both", lambda *sides: sides),
     "Unicode": (spelling, "_with_latex_signs", _same),
+    "exclusions": (equality, "_exclusions_agree", lambda *_: None),
+    "set builders": (spelling, "without_builder", _same),
+    "numbers in words": (spelling, "with_digits", _same),
+    "ratios": (equality, "ratios_agree", lambda *_: None),
+    "equations to solve": (equality, "is_to_solve", lambda _: False),
+    "multiples": (algebra, "are_multiples", lambda *_: False),
+    "split logarithms": (points, "_with_split_logarithms", lambda *sides: sides),
+    "derivatives as names": (algebra, "_with_named_derivatives", _same),
+    "intervals with letters": (equality, "interval", _same),
+    "decimals in sets": (algebra, "_exact", _same),
 }
+
+
+class Watched:
+    """A pattern that notes when it finds something, which NEVER does not."""
+
+    def __init__(self, pattern: re.Pattern[str], note: Callable[[], None]) -> None:
+        self._pattern, self._note = pattern, note
+
+    def __getattr__(self, name: str) -> Any:
+        """A method of the pattern."""
+
+        def method(*args: Any, **options: Any) -> Any:
+            found = getattr(self._pattern, name)(*args, **options)
+            if found != getattr(NEVER, name)(*args, **options):
+                self._note()
+            return found
+
+        return method
+
+
+def _watched(function: Callable[..., Any], without: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
+    """A function that notes when its result is another than `without` gives."""
+
+    def call(*args: Any) -> Any:
+        result = function(*args)
+        try:
+            is_same = result == without(*args)
+        except Exception:  # noqa: BLE001 - a failure of a library is another result
+            is_same = False
+        if is_same is not True:
+            note()
+        return result
+
+    return call
+
+
+@contextmanager
+def watching(effective: set[str]) -> Iterator[None]:
+    """Collect the families whose rules have an effect in `effective`; the others change no verdict."""
+    with ExitStack() as stack:
+        for family, (module, name) in PATTERNS.items():
+            pattern = Watched(getattr(module, name), partial(effective.add, family))
+            stack.enter_context(patch.object(module, name, pattern))
+        for family, (module, name, replacement) in FUNCTIONS.items():
+            function = _watched(getattr(module, name), replacement, partial(effective.add, family))
+            stack.enter_context(patch.object(module, name, function))
+        yield
 
 
 @contextmanager
@@ -180,6 +242,10 @@ def _needs_rules(pair: Pair) -> bool:
     return verdict(equality.answers_equal, pair[0], pair[1]) != _TooLongError.__name__
 
 
+def _num_right(each: list[Pair], verdicts: dict[Pair, str]) -> int:
+    return sum((verdicts[pair] == "correct") == pair[2] for pair in each)
+
+
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser()
@@ -189,32 +255,40 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGVTALRM, _stop)
     made = cases(Path(os.environ["HACPO_DATA_DIR"]), arguments.every)
-
-    def judged(judge: Callable[[str, str], bool]) -> dict[str, list[str]]:
-        return {kind: [verdict(judge, answer, gold) for answer, gold, _ in each] for kind, each in made.items()}
-
-    ours = judged(equality.answers_equal)
-    agreement: dict[str, Any] = {}
-    for name, verdicts in (("ours", ours), ("math-verify", judged(bare))):
-        agreement[name] = {
-            kind: sum((one == "correct") == case[2] for one, case in zip(verdicts[kind], each, strict=True)) / len(each)
+    effects: dict[Pair, set[str]] = {}
+    ours: dict[Pair, str] = {}
+    effective: set[str] = set()
+    with watching(effective):
+        for pair in (pair for each in made.values() for pair in each):
+            effective.clear()
+            parsing.parsed.cache_clear()
+            ours[pair] = verdict(equality.answers_equal, *pair[:2])
+            effects[pair] = set(effective)
+    agreement = {
+        "ours": {kind: _num_right(each, ours) / len(each) for kind, each in made.items()},
+        "math-verify": {
+            kind: _num_right(each, {pair: verdict(bare, *pair[:2]) for pair in each}) / len(each)
             for kind, each in made.items()
-        }
-    print(json.dumps(agreement), flush=True)
+        },
+    }
+    numbers = {kind: len(each) for kind, each in made.items()}
+    print(json.dumps([numbers, agreement]), flush=True)
     families: dict[str, Any] = {}
     for family in arguments.families:
-        with without(family):
-            others = judged(equality.answers_equal)
         families[family] = {}
         for kind, each in made.items():
-            changed = [n for n, (one, other) in enumerate(zip(ours[kind], others[kind], strict=True)) if one != other]
+            with without(family):
+                changed = [
+                    pair
+                    for pair in each
+                    if family in effects[pair] and verdict(equality.answers_equal, *pair[:2]) != ours[pair]
+                ]
             families[family][kind] = {
                 "decides": len(changed),
-                "rightly": sum((ours[kind][n] == "correct") == each[n][2] for n in changed),
-                "example": [*each[changed[0]][:2], ours[kind][changed[0]]] if changed else None,
+                "rightly": _num_right(changed, ours),
+                "example": [*changed[0][:2], ours[changed[0]]] if changed else None,
             }
         print(family, json.dumps(families[family]), flush=True)
-    numbers = {kind: len(each) for kind, each in made.items()}
     write_result("verifier_rules", {"pairs": numbers, "agreement": agreement, "families": families}, ["math-verify"])
 
 

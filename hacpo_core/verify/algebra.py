@@ -5,13 +5,15 @@ math-verify's own time limits use signals and are off; the pool kills a slow wor
 
 from __future__ import annotations
 
-import random
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from math_verify import verify
 from sympy import (
     Add,
+    Basic,
+    Derivative,
     E,
     Eq,
     Expr,
@@ -23,7 +25,9 @@ from sympy import (
     Mul,
     Pow,
     Rational,
+    Symbol,
     Union,
+    degree,
     nan,
     oo,
     preorder_traversal,
@@ -33,14 +37,13 @@ from sympy.logic.boolalg import Boolean
 
 from hacpo_core.verify.lists import AND
 from hacpo_core.verify.parsing import has_variables, is_term, parsed
+from hacpo_core.verify.points import agree_on_real_numbers, are_multiples
 from hacpo_core.verify.units import without_last_unit
 
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
 ROUNDING, EXACT = 1e-6, 1e-30
 """shares by which numbers that math-verify calls equal may differ: it rounds decimals to six places, and what is near
 zero to zero"""
-_DRAWS, _MAX_VARIABLES = 24, 4
-"""real points at which two expressions are compared, and the most variables of such expressions"""
 
 
 def equal_by_algebra(given: str, expected: str, tolerance: float) -> bool:
@@ -50,7 +53,7 @@ def equal_by_algebra(given: str, expected: str, tolerance: float) -> bool:
     strings, expressions = parsed(given, as_term=as_term)
     if not (expressions and expected_expressions):
         return False
-    one, other = _constants_of_both(expressions[0], expected_expressions[0])
+    one, other = map(_with_named_derivatives, _constants_of_both(expressions[0], expected_expressions[0]))
     if any(isinstance(side, Expr) and side.has(zoo, nan) for side in (one, other)):
         return False
     if set(strings) & set(expected_strings):
@@ -69,8 +72,8 @@ def equal_by_algebra(given: str, expected: str, tolerance: float) -> bool:
         return False  # sympy's verdict on 27 and 27**oo differs from process to process
     golds, answers = [other, *expected_expressions[1:]], [one, *expressions[1:]]
     if verify(golds, answers, timeout_seconds=None, raise_on_error=True):
-        return not _differ(one, other)
-    return _is_same_decimal(one, other) or _agree_on_real_numbers(one, other)
+        return not _differ(one, other) or are_multiples(one, other)
+    return _is_same_decimal(one, other) or agree_on_real_numbers(one, other) or are_multiples(one, other)
 
 
 def _constants_of_both(*sides: Any) -> Any:
@@ -82,30 +85,10 @@ def _constants_of_both(*sides: Any) -> Any:
     return tuple(side.subs(numbers) if isinstance(side, Expr) else side for side in sides)
 
 
-def _agree_on_real_numbers(given: Any, expected: Any) -> bool:
-    """Whether two expressions in the same variables are equal at random real points at which both are real.
-
-    sympy takes variables for complex numbers: for it, sqrt(1/n) is not 1/sqrt(n).
-    """
-    if not (isinstance(given, Expr) and isinstance(expected, Expr)):
-        return False
-    names = given.free_symbols
-    if not names or names != expected.free_symbols or len(names) > _MAX_VARIABLES:
-        return False
-    draw = random.Random(0)
-    num_real = 0
-    for number in range(_DRAWS):
-        sign = -1 if number % 3 == 0 else 1
-        point = {name: Rational(sign * draw.randint(1, 999), draw.randint(100, 300)) for name in sorted(names, key=str)}
-        one, other = (side.subs(point).evalf(20) for side in (given, expected))
-        if not (one.is_real and other.is_real):
-            if bool(one.is_real) != bool(other.is_real):
-                return False
-            continue
-        num_real += 1
-        if abs(one - other) > 1e-12 * max(abs(one), abs(other)):
-            return False
-    return num_real >= _DRAWS // 4
+def _with_named_derivatives(side: Any) -> Any:
+    """The derivatives of names, dx/dt, as names of their own: sympy takes x for a constant, and dx/dt for 0."""
+    found = side.atoms(Derivative) if isinstance(side, Basic) else ()
+    return side.xreplace({each: Symbol(str(each), real=True) for each in found if isinstance(each.expr, Symbol)})
 
 
 def _is_within(given: object, expected: object, tolerance: float) -> bool:
@@ -137,6 +120,14 @@ def is_constant(answer: str) -> bool:
     return bool(expressions) and bool(getattr(expressions[0], "is_number", not has_variables(expressions[0])))
 
 
+def is_to_solve(answer: str) -> bool:
+    """Whether an answer is linear in its only variable and not the variable itself: 2x = 5 says that x is 5/2."""
+    expression: Any = (parsed(answer)[1] or (None,))[0]
+    names = list(expression.free_symbols) if isinstance(expression, Expr) else []
+    is_polynomial = len(names) == 1 and expression != names[0] and expression.is_polynomial(names[0])
+    return bool(is_polynomial) and degree(expression, names[0]) == 1
+
+
 def is_share(answer: str) -> bool:
     """Whether an answer is a number between 0 and 1, of which 0.5% is not another spelling."""
     expressions = parsed(answer)[1]
@@ -163,14 +154,21 @@ def _computes_with_infinity(expression: object) -> bool:
 def _numbers_of(expression: object) -> object:
     """The numbers in an interval, or that satisfy inequalities in one variable; None for anything else."""
     if isinstance(expression, Interval | Union):
-        return expression
+        return _exact(expression)
     parts: Any = expression.args if isinstance(expression, FiniteSet) else (expression,)
     if any(not isinstance(part, Boolean) or isinstance(part, Eq) or len(part.free_symbols) != 1 for part in parts):
         return None
     try:
-        return Union(*(part.as_set() for part in parts))
+        return _exact(Union(*(part.as_set() for part in parts)))
     except NotImplementedError:  # sympy cannot solve it
         return None
+
+
+def numbers_without(base: str, values: Sequence[str]) -> object:
+    """The numbers of `base` (see `numbers_of_all`) without some, which may have no variables; None if unknown."""
+    numbers: Any = numbers_of_all(base)
+    members = [_value((parsed(value)[1] or (None,))[0]) for value in values]
+    return None if numbers is None or None in members else numbers - _exact(FiniteSet(*members))
 
 
 def numbers_of_all(answer: str) -> object:
@@ -179,6 +177,11 @@ def numbers_of_all(answer: str) -> object:
     names = {name for part in parts for name in getattr(part, "free_symbols", ())}
     numbers: Any = [_numbers_of(part) for part in parts]
     return None if None in numbers or len(names) > 1 else Intersection(*numbers)
+
+
+def _exact(numbers: Any) -> Any:
+    """A set of numbers with fractions for decimals."""
+    return numbers.xreplace({decimal: Rational(str(decimal)) for decimal in numbers.atoms(Float)})
 
 
 def _value(expression: object) -> Any:

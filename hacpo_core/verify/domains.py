@@ -9,7 +9,15 @@ _CLAUSE = re.compile(
     r"|(?P<comma>[,;]) ?(?=\\?[A-Za-z]+(?:_\w)? ?\\in))(?P<rest>[^=<>]*)$"
 )
 _IDLE = re.compile(r"\\(?:text|mathbb|mathbf|mathrm|Bbb)(?![a-z])|\\(?=in(?![a-z]))|[{}()$.,]|\s+")
-_NAMES = {"R": "real", "Z": "integer", "N": "natural", "Q": "rational", "C": "complex", "constant": ""}
+_NAMES = {
+    "R": "real",
+    "Z": "integer",
+    "N": "natural",
+    "Q": "rational",
+    "C": "complex",
+    "constant": "",
+    "positive integer": "natural",
+}
 _DOMAIN = re.compile(
     r"(?:(?P<variable>(?:[A-Za-z]|\\[a-z]+)(?:_\w)?) )*?"
     r"(?:(?:in|is|are|an|a|any|all|some|arbitrary|belongs to|the set of) )*"

@@ -1,6 +1,7 @@
 """Whether two answers are equal: what text decides, and what is left to algebra. Only workers import this file.
 
-canonical text ─▶ same text, option, yes or no, clock time, word        decided as text
+canonical text ─▶ same text, option, yes or no, clock time, word, base  decided as text
+─▶ numbers without a few                                 as sets of numbers
 ─▶ lists, sets, points, intervals                        member by member
 ─▶ chain of equations                                    side by side
 ─▶ unit, percent sign                                    compared, then dropped
@@ -14,31 +15,33 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
 
-from hacpo_core.verify.algebra import equal_by_algebra, is_constant, is_rounded, is_share, numbers_of_all
+from hacpo_core.verify.algebra import (
+    equal_by_algebra,
+    is_constant,
+    is_rounded,
+    is_share,
+    is_to_solve,
+    numbers_of_all,
+    numbers_without,
+)
 from hacpo_core.verify.answers import normalise
+from hacpo_core.verify.bases import bases_agree
+from hacpo_core.verify.choices import OPTION, TRUTH, first_words_agree
 from hacpo_core.verify.clock import CLOCK, same_time
 from hacpo_core.verify.domains import without_domain
-from hacpo_core.verify.lists import AND, Listing, chain, listing
+from hacpo_core.verify.exclusions import excluded
+from hacpo_core.verify.lists import AND, NAME, Listing, chain, interval, listing
 from hacpo_core.verify.marks import capitals_agree, marks_agree
 from hacpo_core.verify.parsing import IN_TEXT, SENTENCE, has_variables, is_term, parsed
+from hacpo_core.verify.ratios import ratios_agree
 from hacpo_core.verify.spelling import canonical
 from hacpo_core.verify.units import PERCENT, different_units, without_last_unit, without_unit
 
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
 _ORDER = re.compile(r"[<>]|\\(?:[lg]e|neq)(?![a-z])")
-_NAME = re.compile(r"(?!(?:\\pi|e)(?![A-Za-z]))\\?[A-Za-z]+'?(?:_\w)?(?: ?\([^()]*\))?")
 _TASK = re.compile(r"\\(?:int|sum|prod|lim)(?![a-z])|\\frac\{d[^{}]*\}\{d[^{}]*\}")
-_IN_BASE = re.compile(r"[\dA-F]*\d[\dA-F]*_(\d+)")
 _WORD = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{3,}[A-Za-z]*|[A-Z][a-z]+[A-Za-z]*")
-_OPTION = re.compile(r"\(?([A-J])\)?")
-_LEADING_OPTION = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\\text\{)?\(?([A-J])(?:\)|\}|[.:](?!\d)|$)")
-_TRUTH = re.compile(r"(yes|no|true|false)", re.IGNORECASE)
-_LEADING_TRUTH = re.compile(r"(?:\\text\{)?(yes|no|true|false)\b", re.IGNORECASE)
-_FURTHER_CHOICE = re.compile(
-    r"(?<![A-Za-z])\([A-J]\)|(?:\b(?:and|or)\b|[,;&/]) ?(?:[A-J]\.(?!\d)|[A-J]$)"
-    r"|(?:\bor\b|\band\b|/) ?(?i:yes|no|true|false)\b"
-)
 _NEGATION = re.compile(
     r"\\neq|\\not(?![A-Za-z])|\\notin|n't\b"
     r"|\b(?:not|cannot|never|neither|nor|except|without|unequal|different from|non(?= ))\b"
@@ -49,8 +52,8 @@ _CLOSED_AT_INFINITY = re.compile(
     r"\\infty ?\]|\[ ?- ?\\infty|(?:\\le(?![a-z])|<=) ?\\infty|- ?\\infty ?(?:\\le(?![a-z])|<=)"
     r"|\\infty ?(?:\\ge(?![a-z])|>=)|(?:\\ge(?![a-z])|>=) ?- ?\\infty"
 )
-_MAX_COMPARED = 4
-"""the most members of a set of which each pair is compared"""
+_MAX_COMPARED = 8
+"""the most members of a list of which each pair is compared"""
 
 
 def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float = 0.0) -> bool:
@@ -59,7 +62,9 @@ def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float
     Both are first brought into one spelling (`canonical`). If the gold answer is a single option letter, yes, no, true
     or false, a candidate that starts with it is correct. Words and clock times are compared as text. Members of lists
     and sets may have any order, but none may be missing, added or repeated; those of points and intervals have their
-    places. An inequality in one variable equals the interval it describes. A number in the candidate may have a unit;
+    places. An inequality in one variable equals the interval it describes, and x != 0 the real numbers without 0. An
+    equation in two or more variables equals its multiples; in one, 2x = 4 is not x = 2. A number with a base equals its
+    digits alone, not their value. A number in the candidate may have a unit;
     if the gold answer has one too, it must be the same. 28% equals 28 and 0.28. A letter right after the gold answer's
     number is a variable, not a unit. A candidate that cannot be parsed is wrong.
 
@@ -106,14 +111,14 @@ def _is_text(expected: str) -> bool:
     if letters == r"\ldots":  # of a list that goes on
         return True
     return SENTENCE.search(expected) is None and any(
-        pattern.fullmatch(letters) for pattern in (_OPTION, _TRUTH, _WORD, CLOCK)
+        pattern.fullmatch(letters) for pattern in (OPTION, TRUTH, _WORD, CLOCK)
     )
 
 
 def _equal(given: str, expected: str, tolerance: float) -> bool:
     if given == expected:
         return bool(expected)
-    by_first_word = _first_words_agree(given, expected)
+    by_first_word = first_words_agree(given, expected)
     if by_first_word is not None:
         return by_first_word
     letters, expected_letters = _letters(given), _letters(expected)
@@ -121,6 +126,9 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
         return bool(expected)
     if _WORD.fullmatch(expected_letters):
         return letters.casefold() == expected_letters.casefold() and len(letters) > 1
+    by_numbers = _exclusions_agree(given, expected)
+    if by_numbers is not None:
+        return by_numbers
     if len(_NEGATION.findall(given)) != len(_NEGATION.findall(expected)):
         return False
     if not marks_agree(given, expected):
@@ -128,14 +136,17 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
     by_clock = same_time(given, expected)
     if by_clock is not None:
         return by_clock
-    if _has_another_base(letters, expected_letters):
-        return False  # math-verify drops the base of a number
+    by_digits = bases_agree(letters, expected_letters)  # math-verify drops the base of a number
+    if by_digits is not None:
+        return by_digits
     if len(_CLOSED_AT_INFINITY.findall(given)) > len(_CLOSED_AT_INFINITY.findall(expected)):
         return False  # sympy opens such an interval
     if _is_conjunction(given) or _is_conjunction(expected):
         numbers, expected_numbers = numbers_of_all(given), numbers_of_all(expected)
         if numbers is not None and expected_numbers is not None:
             return bool(numbers == expected_numbers)
+    if given.startswith(("(", "[")) or expected.startswith(("(", "[")):
+        given, expected = interval(given), interval(expected)
     whole, expected_whole = listing(given), listing(expected)
     if (
         whole is not None
@@ -150,6 +161,22 @@ def _equal(given: str, expected: str, tolerance: float) -> bool:
     is_equal = _values_agree(given, expected, tolerance)
     several = (whole or expected_whole) if whole is None or expected_whole is None else None
     return is_equal and (several is None or several.has_order or not _has_repeated(several, tolerance))
+
+
+def _exclusions_agree(given: str, expected: str) -> bool | None:
+    """Whether two answers are the same numbers; None if neither excludes some, or if they cannot be computed."""
+    exclusion, expected_exclusion = excluded(given), excluded(expected)
+    if exclusion is None and expected_exclusion is None:
+        return None
+    names = {each.name for each in (exclusion, expected_exclusion) if each is not None and each.name}
+    sides = []
+    for answer, each in ((given, exclusion), (expected, expected_exclusion)):
+        base = answer if each is None else each.base
+        if _NEGATION.search(base):
+            return None
+        numbers = numbers_of_all(base) if each is None else numbers_without(base, each.values)
+        sides.append(numbers)
+    return None if None in sides else len(names) < 2 and bool(sides[0] == sides[1])
 
 
 def _is_conjunction(answer: str) -> bool:
@@ -167,9 +194,9 @@ def _values_agree(given: str, expected: str, tolerance: float) -> bool:
     elif len(expected_sides) > 1 and all(map(is_constant, expected_sides)):
         expected_sides = expected_sides[:1]
         expected = expected_sides[0]
-    if len(sides) == 1 and len(expected_sides) == 2 and _NAME.fullmatch(expected_sides[0]):
+    if len(sides) == 1 and len(expected_sides) == 2 and NAME.fullmatch(expected_sides[0]):
         return _single_values_agree(given, expected_sides[1], tolerance)
-    if len(expected_sides) > 1 or len(sides) == 1 or (len(sides) == 2 and _NAME.fullmatch(sides[0])):
+    if len(expected_sides) > 1 or len(sides) == 1 or (len(sides) == 2 and NAME.fullmatch(sides[0])):
         return _single_values_agree(given, expected, tolerance)
     return _chain_agrees(sides, expected_sides[0], tolerance)
 
@@ -192,13 +219,16 @@ def _is_name(side: str, first: str, expected: str) -> bool:
     """Whether a side of a chain says what has the value that the other sides give."""
     constant, *_ = parsed(expected)[1] or (None,)
     if constant is None or has_variables(constant):
-        return side is first and bool(_NAME.fullmatch(side) or _TASK.match(side))
-    return not is_constant(side)
+        return side is first and bool(NAME.fullmatch(side) or _TASK.match(side))
+    return not is_constant(side) and not is_to_solve(side)
 
 
 def _single_values_agree(given: str, expected: str, tolerance: float) -> bool:
     given, unit = without_last_unit(given) if not is_term(expected) else (given, None)
     expected, expected_unit = without_last_unit(expected)
+    by_parts = ratios_agree(given, expected)
+    if by_parts is not None:
+        return by_parts
     if different_units(unit, expected_unit):
         return False
     if given == expected or (equal_by_algebra(given, expected, tolerance) and capitals_agree(given, expected)):
@@ -240,8 +270,7 @@ def _has_repeated(several: Listing, tolerance: float) -> bool:
     members = several.members
     if len(set(members)) < len(members):
         return True
-    pairs = combinations(members, 2) if several.brackets == "{}" and len(members) <= _MAX_COMPARED else ()
-    return any(_equal(one, other, tolerance) for one, other in pairs)
+    return len(members) > _MAX_COMPARED or any(_equal(one, other, tolerance) for one, other in combinations(members, 2))
 
 
 def _match(several: Listing, gold: Listing, tolerance: float) -> bool:
@@ -257,26 +286,6 @@ def _match(several: Listing, gold: Listing, tolerance: float) -> bool:
             return False
         expected.remove(found)
     return not expected
-
-
-def _has_another_base(given: str, expected: str) -> bool:
-    """Whether a candidate has a base, and the gold answer another one or none, which means ten."""
-    base = _IN_BASE.fullmatch(given)
-    return base is not None and bool(_IN_BASE.fullmatch(expected) or (expected.isdecimal() and base.group(1) != "10"))
-
-
-def _first_words_agree(given: str, expected: str) -> bool | None:
-    """Whether a candidate starts with the gold answer's option letter or truth value and names no other.
-
-    None if either has neither.
-    """
-    for whole, leading in ((_OPTION, _LEADING_OPTION), (_TRUTH, _LEADING_TRUTH)):
-        wanted = whole.fullmatch(expected)
-        given_match = None if wanted is None else leading.match(given)
-        if wanted is not None and given_match is not None:
-            is_same = given_match.group(1).lower() == wanted.group(1).lower()
-            return is_same and not _FURTHER_CHOICE.search(given, given_match.end())
-    return None
 
 
 def _letters(answer: str) -> str:

@@ -10,12 +10,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b|\\(?:vee|lor)(?![A-Za-z])")
+_BETWEEN = re.compile(r"\\text ?\{ ?(?:and|or) ?\}|\b(?:and|or)\b|\\vee(?![A-Za-z])")
+_ONE_NAME = r"(?!(?:\\pi|e)(?![A-Za-z]))\\?[A-Za-z]+'?(?:_\w)?(?: ?\([^()]*\))?"
+NAME = re.compile(rf"{_ONE_NAME}(?: ?: ?{_ONE_NAME})*")
+"""what an equation gives a value: x, f(x), a ratio a:b"""
 _NAMED = re.compile(r"(?P<name>\\?[A-Za-z][^=<>]*?) ?= ?(?P<value>[^=<>]+)")
-AND = re.compile(r" ?(?:\\text ?\{ ?and ?\}|\band\b|\\(?:wedge|land)(?![A-Za-z])) ?")
+AND = re.compile(r" ?(?:\\text ?\{ ?and ?\}|\band\b|\\wedge(?![A-Za-z])) ?")
 _INEQUALITY = re.compile(r"[<>!:]=|=[<>]|[<>]|\\(?:neq|le|ge|not)(?![a-z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-z])")
 _NAMES = re.compile(r"\((?P<names>\\?[A-Za-z](?:_\w)?(?:, ?\\?[A-Za-z](?:_\w)?)+)\) ?= ?(?P<values>\(.+\))", re.DOTALL)
+_BETWEEN_BOUNDS = re.compile(
+    r"(?P<low>[^<>=,;]+?) ?(?P<below><|\\le(?![a-z])) ?(?:[k-z]|\\[a-z]+)(?:_\w)?"
+    r" ?(?P<above><|\\le(?![a-z])) ?(?P<high>[^<>=,;]+)"
+)
 _LEADING_SIGN = re.compile(r"(^|=) ?\+ ?")
 _OPENS, _CLOSES = {"(": "(", "[": "[", r"\{": "{"}, {")": ")", "]": "]", r"\}": "}"}
 
@@ -49,8 +56,17 @@ def listing(answer: str) -> Listing | None:
     members = parts(_BETWEEN.sub(",", inner), ",;")
     if brackets not in ("", "{}"):
         return Listing(brackets, tuple(members)) if len(members) > 1 else None
-    both = tuple(value for member in members for value in _both_signs(member))
+    both = tuple(value for member in members for value in both_signs(member))
     return Listing(brackets, both) if brackets or len(both) > 1 else None
+
+
+def interval(answer: str) -> str:
+    """The interval (a, b] that a < x <= b means; any other answer as it is, a < b < c too."""
+    found = _BETWEEN_BOUNDS.fullmatch(answer)
+    if found is None:
+        return answer
+    opening, closing = "(" if found["below"] == "<" else "[", ")" if found["above"] == "<" else "]"
+    return f"{opening}{found['low'].strip()}, {found['high'].strip()}{closing}"
 
 
 def _bracketed(answer: str) -> tuple[str, str]:
@@ -93,7 +109,8 @@ def chain(answer: str) -> list[str]:
     return [answer] if _INEQUALITY.search(answer) else parts(_APPROXIMATELY.sub("=", answer), "=")
 
 
-def _both_signs(member: str) -> list[str]:
+def both_signs(member: str) -> list[str]:
+    """The two values of a member with \\pm, or the member."""
     if r"\pm" not in member:
         return [member]
     upper = member.replace(r"\pm", "+").replace(r"\mp", "-")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hacpo_core.verify.lists import NAME
+
 _NUMBER_IN_TEXT = re.compile(r"\\text\{(?:[^{}]*[^{}\w^.])?\d[^{}]*\}")
 _MARK = re.compile(r"(?<=[A-Za-z)}])'+(?![A-Za-z])|(?<!matrix\})\^ ?\{? ?(?:T|\\top|\\intercal)(?![A-Za-z])")
 _VARIABLE = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
@@ -30,9 +32,11 @@ def capitals_agree(given: str, expected: str) -> bool:
 
 
 def _cases(answer: str) -> dict[str, set[str]]:
-    """How the variables of an answer, or of its last side, are written, by their small letter."""
+    """How the variables of an answer are written, by their small letter; those of its last side if others are names."""
+    sides = answer.split("=")
+    value = sides[-1] if all(NAME.fullmatch(side.strip()) or not side.strip() for side in sides[:-1]) else answer
     cases: dict[str, set[str]] = {}
-    for name in _VARIABLE.findall(_NO_VARIABLE.sub("", answer.rpartition("=")[2])):
+    for name in _VARIABLE.findall(_NO_VARIABLE.sub("", value)):
         cases.setdefault(name.lower(), set()).add(name)
     return cases
 

@@ -21,12 +21,18 @@ _AS_WRITTEN = (
 IN_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 SENTENCE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}(?:,? [A-Za-z]{2,}){3}")
 _UNIT_IN_TEXT = re.compile(r"\\text\{[^{}]*\}(?:\^\{?\d\}?)?$")
-_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})")  # sympy would write 1e999999999 out in full
+_SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})")  # math-verify would write 1e999999999 out in full
 _POINT_OF_INTEGER = re.compile(r"(?<=\d)\.(?=/)")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline ?\{(\d+)\}")
 _MIXED_NUMBER = re.compile(r"(?<![\d.])(\d+) +(\d+)/(\d+)")
 _TWO_NUMBERS = re.compile(r"\d +[\d.]")
-_FACTOR = re.compile(r"(\(-?[\d.]+\)) ?(?=\(-?[\d.]+\))")
+_FACTOR = re.compile(
+    r"(?:[)\]]|\\pi) ?(?=[(\[]|\\binom)|[(\[]-?[\d.]+[)\]] ?(?=\d|\\frac)"
+    r"|\\binom\{[^{}]*\}\{[^{}]*\} ?(?=\\frac|\\binom|\d)"
+    r"|((?<![\w^\\.])\d+(?:\.\d+)?|\\(?:frac|binom)\{-?[\d.]+\}\{[\d.]+\})"
+    r" ?(?=(?:[(\[]|\{\(|\\\{) ?-?(?:[\d.(\[]|\\(?:frac|sqrt|binom))|\\binom)"
+)  # math-verify would read 2(13) and 3(\frac{1}{2}) as the sums 2 + 13 and 3 + 1/2
+_DERIVATIVE = re.compile(r"(?<![\\A-Za-z])([A-Za-z])('+)(?! ?\()")
 _APPROXIMATELY = re.compile(r" ?\\approx\b ?")
 _AMOUNTS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _AMOUNT = re.compile(rf"(?<=\d)( *(?:\\text\{{ ?)?)({'|'.join(_AMOUNTS)})s?\b", re.IGNORECASE)
@@ -87,7 +93,8 @@ def _as_latex(answer: str) -> str:
     if scientific is not None:
         return rf"{scientific.group(1)}\times 10^{{{scientific.group(2)}}}"
     mixed = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", answer)
-    latex = _POINT_OF_INTEGER.sub("", _FACTOR.sub(r"\1\\cdot ", mixed))
+    mixed = _DERIVATIVE.sub(lambda found: rf"{found[1]}_{{{'prime' * len(found[2])}}}", mixed)  # else it is dropped
+    latex = _POINT_OF_INTEGER.sub("", _FACTOR.sub(r"\g<0>\\cdot ", mixed))
     exact = _APPROXIMATELY.sub("", latex, count=1) if _APPROXIMATELY.match(latex) else latex
     return _REPEATING.sub(_as_fraction, exact)
 

@@ -13,6 +13,8 @@ import re
 import unicodedata
 
 from hacpo_core.verify.answers import normalise
+from hacpo_core.verify.exclusions import without_builder
+from hacpo_core.verify.numerals import with_digits
 from hacpo_core.verify.rows import in_one_row
 
 _SIGNS = {
@@ -29,6 +31,11 @@ _SIGNS = {
     "\N{UNION}": r"\cup ",
     "∩": r"\cap ",
     "∈": r"\in ",
+    "∧": r"\wedge ",
+    "∨": r"\vee ",
+    "¬": r"\neg ",
+    "∖": r"\setminus ",
+    "→": r"\to ",
     "±": r"\pm ",
     "°": r"^\circ ",
     "≈": r"\approx ",
@@ -57,7 +64,7 @@ _QUOTED = re.compile(r"\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*")
 _ROOT_OF_NEGATIVE = re.compile(r"\\sqrt\[([3579])\]\{- ?([^{}+-]+|\\frac\{[^{}]*\}\{[^{}]*\})\}")
 _LAYOUT = re.compile(
     rf"\\(?:(?:display|text|script|scriptscript)style|(?:no)?limits|left|right|[bB]igg?[lrm]?|bf|it|rm|sf|tt|large"
-    rf"|Large|LARGE|huge|small|normalsize|hfill|qed|blacksquare|checkmark|notag){_NO_LETTER}"
+    rf"|Large|LARGE|huge|Huge|tiny|scriptsize|footnotesize|small|normalsize|hfill|qed|blacksquare|checkmark|notag){_NO_LETTER}"
     r"|\\(?:textcolor|color|[hv]?phantom|[hv]space\*?|label|tag\*?) ?\{[^{}]*\}"
 )
 _MATH = re.compile(r"(?<!\\)\\[\[\]()]")
@@ -70,18 +77,29 @@ _SPELLINGS = (
     (re.compile(rf"\\[dt]binom{_NO_LETTER}"), r"\\binom"),
     (re.compile(rf"\\leq{_NO_LETTER}"), r"\\le"),
     (re.compile(rf"\\geq{_NO_LETTER}"), r"\\ge"),
-    (re.compile(rf"\\ne{_NO_LETTER}"), r"\\neq"),
+    (re.compile(rf"\\ne{_NO_LETTER}|\\not ?="), r"\\neq"),
     (re.compile(rf"\\var(epsilon|phi|theta|rho|sigma|kappa){_NO_LETTER}"), r"\\\1"),
     (re.compile(rf"\\ell{_NO_LETTER}"), "l"),
     (re.compile(rf"\\varnothing{_NO_LETTER}"), r"\\emptyset"),
     (re.compile(rf"\\langle{_NO_LETTER}"), "("),
     (re.compile(rf"\\rangle{_NO_LETTER}"), ")"),
     (re.compile(rf"\\bmod{_NO_LETTER}"), r"\\mod"),
+    (re.compile(rf"\\land{_NO_LETTER}"), r"\\wedge"),
+    (re.compile(rf"\\lor{_NO_LETTER}"), r"\\vee"),
+    (re.compile(r"\\vee(?![A-Za-z])(?=[^\\]*(?:[<>]|\\[lg]e(?![a-z])))"), r"\\text{ or }"),
+    (re.compile(rf"\\lg{_NO_LETTER}"), r"\\log_{{10}}"),
+    (re.compile(rf"\\lnot{_NO_LETTER}"), r"\\neg"),
+    (re.compile(rf"\\rightarrow{_NO_LETTER}"), r"\\to"),
+    (re.compile(rf"\\(?:leftrightarrow|Leftrightarrow|iff){_NO_LETTER}"), r"\\iff"),
+    (re.compile(rf"\\(?:Rightarrow|implies){_NO_LETTER}"), r"\\implies"),
+    (re.compile(rf"\\(?:backslash|smallsetminus){_NO_LETTER}"), r"\\setminus"),
+    (re.compile(r"\\mathbb ([RZNQC])"), r"\\mathbb{\1}"),
+    (re.compile(rf"\\colon{_NO_LETTER}"), ":"),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"(?<=\d) ?\^ ?\{? ?\\(?:text|mathrm) ?\{ ?(?:st|nd|rd|th) ?\} ?\}?"), ""),
     (re.compile(r"\^ ?\{? ?\\prime(?![a-z]) ?\}?"), "'"),
     (re.compile(r"(?<=\d) ?[xX] ?(?=10 ?\^)"), r"\\times "),
-    (re.compile(r"^(\d+(?:\.\d+)?) ?(?:\\text ?\{ ?to ?\}|to) ?(\d+(?:\.\d+)?)$"), r"\1:\2"),
+    (re.compile(r"(?<=\d) ?(?:\\text ?\{ ?to ?\}|\bto\b) ?(?=\d[\d.]*(?: ?(?:\\text ?\{ ?to ?\}|to)|$))"), ":"),
     (re.compile(rf"(?<![\\A-Za-z])({'|'.join(_WORDS)}){_NO_LETTER}"), r"\\\1"),
     (re.compile(rf"(?<![\\A-Za-z])infinity{_NO_LETTER}"), r"\\infty"),
     (re.compile(rf"\\forall{_NO_LETTER}"), r"\\text{ for all } "),
@@ -131,6 +149,8 @@ _SETS_IN_WORDS = (
     (re.compile(r"(?:\\text ?\{ ?)?(?:all )?(?:real numbers|reals) ?\}?", re.IGNORECASE), r"\mathbb{R}"),
     (re.compile(r"(?:\\text ?\{ ?)?(?:there (?:is|are) )?no (?:real )?solutions? ?\}?", re.IGNORECASE), r"\emptyset"),
 )
+_UNIT_FRACTION = re.compile(r"\\frac ?\{ ?\\text\{([^{}]+)\} ?\} ?\{ ?\\text\{([^{}]+)\}(\^\d)? ?\}")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{3,}$)", re.IGNORECASE)
 _IDLE_END = re.compile(r"[\s.,;:\\]+$")
 
 
@@ -148,6 +168,7 @@ def canonical(answer: str) -> str:
     for pattern, spelling in _SPELLINGS:
         answer = pattern.sub(spelling, answer)
     answer = _undecorated(_BLANK.sub(" ", answer)).strip()
+    answer = _UNIT_FRACTION.sub(r"\\text{ \1/\2}\3", answer)
     answer = _SPACED_GROUPS.sub(lambda found: found.group().replace(" ", ""), answer)
     answer = _ROOT_OF_NEGATIVE.sub(r"(-\\sqrt[\1]{\2})", _with_braces(answer))
     answer = _LOG_BASE.sub(_log_with_braces, answer)
@@ -157,7 +178,7 @@ def canonical(answer: str) -> str:
     answer = _DEGREES.sub(r"^\\circ", answer)
     if _ANGLE_INSIDE.search(answer):
         answer = _ANGLE.sub(r"(\\frac{\1\\pi}{180})", answer)
-    answer = " ".join(_IDLE_END.sub("", answer).split())
+    answer = _ARTICLE.sub("", with_digits(without_builder(" ".join(_IDLE_END.sub("", answer).split()))))
     return next((sign for words, sign in _SETS_IN_WORDS if words.fullmatch(answer)), answer)
 
 

@@ -30,6 +30,7 @@ _KEYS = {name: key for key, names in _SPELLED.items() for name in (key, *names.s
 _SCRIPT = re.compile(r"\^\{?(\w)\}?")
 _PERCENT = re.compile(r"(?P<value>.*?) ?(?:\\?%|\\text\{ ?percent ?\}|percent)", re.DOTALL)
 _DEGREES = re.compile(r"(?P<value>.*?) ?\^ ?\\circ(?: ?(?:\\text ?\{ ?)?(?P<scale>[CF])\b ?\}?)?", re.DOTALL)
+_PRIMES = re.compile(r"(?P<value>-?\d+(?:\.\d+)?) ?(?P<sign>''?|\")")
 _SCALES = {"C": "celsius", "F": "fahrenheit", None: "degree"}
 _POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 
@@ -67,6 +68,8 @@ def without_last_unit(answer: str) -> tuple[str, Unit | None]:
         return found["value"], PERCENT
     if (found := _DEGREES.fullmatch(answer)) is not None:
         return found["value"], Unit((_SCALES[found["scale"]],), "1")
+    if (found := _PRIMES.fullmatch(answer)) is not None:
+        return found["value"], Unit(("ft" if found["sign"] == "'" else "in",), "1")
     found = _BEHIND_NUMBER.fullmatch(answer) or _IN_TEXT.fullmatch(answer)
     if found is None or re.match(_CHANGES, found["unit"].strip(), re.IGNORECASE):
         return answer, None

@@ -96,6 +96,18 @@ def _product_of_powers(rng: random.Random) -> tuple[str, str, bool]:
     return factors, str(value if is_equal else value + rng.choice((1, -1, value))), is_equal
 
 
+def _product_in_brackets(rng: random.Random) -> tuple[str, str, bool]:
+    """A product of two numbers without a sign between them; as the gold answer, it or their sum."""
+    one, other, below = rng.sample(range(3, 40), 3)
+    is_equal = rng.random() < 0.5
+    forms = r"{0}({1}) ({0})({1}) ({0}){1} {0}[{1}] {0}\left({1}\right) \left({0}\right)\left({1}\right) ({1})[{0}]"
+    halves = r"{0}(\frac{{{1}}}{{{2}}}) \frac{{{0}}}{{{2}}}({1}) ({0})({1}/{2}) {0}\left(\frac{{{1}}}{{{2}}}\right)"
+    if rng.random() < 0.5:
+        return rng.choice(forms.split()).format(one, other), str(one * other if is_equal else one + other), is_equal
+    value = Fraction(one * other, below) if is_equal else one + Fraction(other, below)
+    return rng.choice(halves.split()).format(one, other, below), f"{value.numerator}/{value.denominator}", is_equal
+
+
 def _changed(rng: random.Random) -> tuple[str, str, bool]:
     """An integer above 3 within something that changes its value; 3 would be its binomial coefficient."""
     value = rng.randint(4, 60)
@@ -167,6 +179,7 @@ KNOWN: dict[str, Known] = {
     "matrices of numbers": _matrix,
     "numbers with a unit": _with_unit,
     "products of powers": _product_of_powers,
+    "products in brackets": _product_in_brackets,
     "changed numbers": _changed,
     "named numbers": _named,
     "close numbers": _close,

@@ -14,6 +14,9 @@ _FIRST_MEMBER = re.compile(
     r"(?P<before>\$?(?:\\left ?)?(?:\(|\[|\\\{)?)(?P<member>(?:[^,()\[\]{}]|\{[^{}]*\})+)(?P<after>,(?!\\!|\d{3}).*)"
 )
 _MEMBERS = re.compile(r"(?P<open>^|\(|\\\{)(?P<inner>[^(){}\[\]]*,[^(){}\[\]]*)(?P<close>$|\)|\\\})")
+_COMMAND = re.compile(r"\\(?:frac|sqrt|cdot)(?![a-z])")
+_WORDS = dict(enumerate("zero one two three four five six seven eight nine ten eleven twelve".split()))  # noqa: SIM905
+_ALL_BUT_ONE = re.compile(r"\(-\\infty, ?(?P<number>[^,()]+)\) ?\\cup ?\((?P=number), ?\\infty\)")
 
 
 def _thousands(gold: str, comma: str) -> str:
@@ -40,7 +43,24 @@ REWRITTEN: dict[str, Callable[[str], str]] = {
     "thousands": lambda gold: _thousands(gold, ","),
     "thousands in LaTeX": lambda gold: _thousands(gold, r",\!"),
     "thousands in braces": lambda gold: _thousands(gold, "{,}"),
+    "doubled equation": lambda gold: _with_factors(gold, 2, 2) or gold,
+    "word": lambda gold: _WORDS.get(int(gold), gold) if gold.isdecimal() else gold,
+    "excluded number": lambda gold: _ALL_BUT_ONE.sub(r"x \\neq \g<number>", gold),
 }
+
+
+def _with_factors(gold: str, left: int, right: int) -> str | None:
+    """An equation of two or more variables with both sides multiplied; None for any other gold answer."""
+    sides = _COMMAND.sub("", gold).split("=")
+    if (
+        len(sides) != 2
+        or re.search(r"[\\$',;<>:&]|[A-Za-z]\(|[A-Za-z]{3}", "".join(sides))
+        or "0" in map(str.strip, sides)
+    ):
+        return None
+    num_variables = len(set(re.findall("[A-Za-z]", "".join(sides))) - {"e", "i"})
+    one, other = gold.split("=")
+    return f"{left}({one.strip()}) = {right}({other.strip()})" if 2 <= num_variables <= 4 else None
 
 
 def changes(gold: str) -> Iterator[tuple[str, str]]:
@@ -54,6 +74,11 @@ def changes(gold: str) -> Iterator[tuple[str, str]]:
     if found is not None:
         yield "another number", f"{gold[: found.start()]}{int(found.group()) + 1}{gold[found.end() :]}"
     yield from _other_members(gold)
+    if (unequal := _with_factors(gold, 2, 3)) is not None:
+        yield "unequal factors", unequal
+    if (but_one := _ALL_BUT_ONE.fullmatch(gold)) is not None:
+        yield "another excluded number", rf"x \neq {but_one['number']} + 1"
+        yield "further excluded number", rf"x \neq {but_one['number']}, 54321"
     if (power := re.search(r"\\(?:text|mathrm|mbox) ?\{[^{}]*\}\^\{?(\d)\}?$", gold)) is not None:
         yield "unit's exponent", gold[: power.start(1)] + str(int(power[1]) + 1) + gold[power.end(1) :]
 

@@ -251,6 +251,9 @@ def test_a_sentence_is_not_parsed_but_text_behind_a_number_is(monkeypatch: pytes
 def test_a_gold_answer_beyond_parsing_is_compared_by_its_letters() -> None:
     assert answers_equal(r"\frac{1}{ 2", r"\frac{1}{2")
     assert not answers_equal("0.5", r"\frac{1}{2")
+    assert answers_equal(r"p \land \lnot q \rightarrow r", r"p \wedge \neg q \to r")
+    assert not answers_equal(r"p \lor q", r"p \wedge q")
+    assert not answers_equal(r"\mathbb{R}^3", r"\mathbb R^2")
 
 
 @pytest.mark.parametrize(

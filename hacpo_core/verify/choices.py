@@ -1,0 +1,28 @@
+"""Options of a multiple choice, yes and no, true and false, as text."""
+
+from __future__ import annotations
+
+import re
+
+OPTION = re.compile(r"\(?([A-J])\)?")
+TRUTH = re.compile(r"(yes|no|true|false)", re.IGNORECASE)
+_LEADING_OPTION = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\\text\{)?\(?([A-J])(?:\)|\}|[.:](?!\d)|$)")
+_LEADING_TRUTH = re.compile(r"(?:\\text\{)?(yes|no|true|false)\b", re.IGNORECASE)
+_FURTHER_CHOICE = re.compile(
+    r"(?<![A-Za-z])\([A-J]\)|(?:\b(?:and|or)\b|[,;&/]) ?(?:[A-J]\.(?!\d)|[A-J]$)"
+    r"|(?:\bor\b|\band\b|/) ?(?i:yes|no|true|false)\b"
+)
+
+
+def first_words_agree(given: str, expected: str) -> bool | None:
+    """Whether a candidate starts with the gold answer's option letter or truth value and names no other.
+
+    None if either has neither.
+    """
+    for whole, leading in ((OPTION, _LEADING_OPTION), (TRUTH, _LEADING_TRUTH)):
+        wanted = whole.fullmatch(expected)
+        given_match = None if wanted is None else leading.match(given)
+        if wanted is not None and given_match is not None:
+            is_same = given_match.group(1).lower() == wanted.group(1).lower()
+            return is_same and not _FURTHER_CHOICE.search(given, given_match.end())
+    return None

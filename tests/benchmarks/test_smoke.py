@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import measure
 from tests.dashboards.browsing import reason_to_skip
+from tests.engines.small import small_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 FOLDER = Path(measure.__file__).parent
@@ -87,6 +88,17 @@ def test_against_trl(run: Run) -> None:
     pytest.importorskip("trl")
     results = run("against_trl", "--rounds", "1", SIZES={"0.17 M": (96, 2)}, smollm2_folder=lambda: None)["results"]
     assert [row["method"] for row in results] == ["grpo", "gspo"]
+
+
+def test_update_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("benchmarks.studies.update_profile")
+    for name, value in {"PROBLEMS": 1, "PROMPT": 3, "RESPONSES": (2, 4), "ROWS": 2, "NUM_TOKENS": 2}.items():
+        monkeypatch.setattr(module, name, value)
+    model = small_model(num_layers=2)
+    for found in (module.profiled_sampling(model), module.profiled_update(model, 1)):
+        assert all(each["calls"] > 0 and each["host_s"] > 0 for each in found), found
+        inside = [each["host_s"] for each in found if each["region"].startswith(" ")]
+        assert sum(inside) < found[0]["host_s"]
 
 
 @pytest.mark.system

@@ -1,0 +1,167 @@
+"""Where the time of an update and of a sampled token goes, by region, as torch's profiler sees it.
+
+Regions contain each other's work only where one is indented below another. "host" is the time of this process, "device"
+that of a GPU's kernels; without a GPU there is no device time. An update consists of its forward and backward passes,
+the optimizer's step, and the fingerprints before and after it.
+
+Usage: python -m benchmarks.studies.update_profile [--model "SmolLM2-135M"] [--threads 2]; prints JSON lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from transformers import PreTrainedModel
+
+from benchmarks.models import NAMES, qwen_shape, real_model
+from benchmarks.update import OBJECTIVE, Shape, rows_of
+from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.engines.cpu.speedups import speed_up
+from hacpo_core.engines.learning import learner as learners
+from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.passes import layouts
+from hacpo_core.engines.sampling import transformers_sampler
+from hacpo_core.engines.sampling.base import SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
+from hacpo_core.records import SamplingLimits
+
+HAS_GPU = torch.cuda.is_available()
+PROBLEMS, PROMPT, RESPONSES = 2, 60, (40, 160)
+ROWS, NUM_TOKENS = 16, 16
+UPDATE: Mapping[str, Sequence[str]] = {
+    "update": ("update",),
+    "  rows as tensors": ("rows as tensors",),
+    "  copies for attention": ("_Spread", "_SpreadBackward", "_Collect", "_CollectBackward"),
+    "  head, forward": ("_ChunkedScores",),
+    "  head, backward": ("_ChunkedScoresBackward",),
+    "  objective": ("objective",),
+    "  optimizer's step": ("optimizer's step",),
+    "fingerprint": ("fingerprint",),
+}
+"""names of the profiler's events in each region"""
+SAMPLING: Mapping[str, Sequence[str]] = {
+    "sampling": ("sampling",),
+    "  prompts": ("prompts",),
+    "  choice of tokens": ("choice of tokens",),
+}
+
+
+@contextmanager
+def regions(*named: tuple[Any, str, str]) -> Iterator[None]:
+    """Calls of these attributes (owner, attribute, region) are events of the profiler."""
+
+    def recorded(function: Callable[..., Any], region: str) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            with record_function(region):
+                return function(*arguments, **options)
+
+        return call
+
+    originals = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in named]
+    for owner, attribute, region in named:
+        setattr(owner, attribute, recorded(getattr(owner, attribute), region))
+    try:
+        yield
+    finally:
+        for owner, attribute, original in originals:
+            setattr(owner, attribute, original)
+
+
+def seconds_of(work: Callable[[], object], names: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """Seconds and calls of each region in one call of `work`, after an unmeasured one."""
+    work()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if HAS_GPU else [])]
+    with profile(activities=activities) as profiled:
+        work()
+        if HAS_GPU:
+            torch.cuda.synchronize()
+    events = {event.key: event for event in profiled.key_averages()}
+    found = []
+    for region, keys in names.items():
+        own = [events[key] for key in keys if key in events]
+        found.append(
+            {
+                "region": region,
+                "calls": sum(event.count for event in own),
+                "host_s": sum(event.cpu_time_total for event in own) / 1e6,
+                "device_s": sum(event.device_time_total for event in own) / 1e6 if HAS_GPU else None,
+            }
+        )
+    return found
+
+
+def profiled_update(model: PreTrainedModel, threads: int) -> list[dict[str, Any]]:
+    """Regions of an update of `PROBLEMS` problems with eight responses each."""
+    shape = Shape(model.config.vocab_size, 0, 0, PROBLEMS, PROMPT, RESPONSES)
+    rows = rows_of(shape)
+    engine = EngineConfig(
+        device="cuda" if HAS_GPU else "cpu", dtype="bfloat16" if HAS_GPU else "float32", num_threads=threads
+    )
+    learner = TorchLearner(
+        model, optimizer=OptimizerConfig(learning_rate=1e-6), engine=engine, temperature=1.0, total_updates=10**6
+    )
+
+    def work() -> None:
+        with record_function("fingerprint"):
+            learner.fingerprint()
+        with record_function("update"):
+            learner.update([rows], OBJECTIVE, measures_cosine=False)
+        with record_function("fingerprint"):
+            learner.fingerprint()
+
+    with regions(
+        (layouts, "_shared", "rows as tensors"),
+        (learners, "loss_rows", "objective"),
+        (learners, "loss_value", "objective"),
+        (learner, "optimizer_step", "optimizer's step"),
+    ):
+        found = seconds_of(work, UPDATE)
+    return [{"tokens": rows.num_tokens, **each} for each in found]
+
+
+def profiled_sampling(model: PreTrainedModel) -> list[dict[str, Any]]:
+    """Regions of `NUM_TOKENS` tokens of each of `ROWS` responses."""
+    sampler = TransformersSampler(model, eos_ids=[], pad_id=0, batch_size=ROWS)
+    ids = np.random.default_rng(0).integers(model.config.vocab_size, size=(ROWS, PROMPT))
+    requests = [SampleRequest(tuple(row), seed=n) for n, row in enumerate(ids.tolist())]
+
+    def work() -> None:
+        with record_function("sampling"):
+            sampler.sample(requests, SamplingLimits(1.0, 1.0, NUM_TOKENS))
+
+    with regions((transformers_sampler, "choose", "choice of tokens"), (sampler, "prefill", "prompts")):
+        found = seconds_of(work, SAMPLING)
+    return [{"tokens": ROWS * NUM_TOKENS, **each} for each in found]
+
+
+def main() -> None:
+    """Print a line for each region, with its share of the whole that it belongs to."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=NAMES, default=NAMES[0], help="if it cannot be had, random weights instead")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model = real_model(arguments.model)
+    name = arguments.model if model is not None else NAMES[1]
+    model = model or qwen_shape()
+    speed_up(model)
+    if HAS_GPU:
+        model.to(device="cuda", dtype=torch.bfloat16)  # type: ignore[call-arg]
+    for found in (profiled_sampling(model), profiled_update(model, arguments.threads)):
+        column = "device_s" if HAS_GPU else "host_s"
+        whole = found[0][column]
+        for each in found:
+            print(json.dumps({"model": name, **each, "share": each[column] / whole}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

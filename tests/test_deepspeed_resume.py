@@ -45,6 +45,7 @@ def test_experiment_that_is_broken_off_and_resumed_is_the_undisturbed_one_to_the
     assert len(accuracy) > 2
 
 
+@pytest.mark.system
 def test_update_that_fails_midway_is_repeated_by_a_fresh_engine(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

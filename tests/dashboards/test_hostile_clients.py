@@ -37,7 +37,7 @@ def load(page: Page, *, num_slow: int, number: int, per_second: float) -> None:
     assert page.get("/").startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_mutated_requests_get_no_500_no_path_and_no_stack(served: Page) -> None:
     mutate(served, 400, seed=0)
 

@@ -148,7 +148,7 @@ def _on_a_rank(rows: list[Row]) -> tuple[float, int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.deepspeed
 def test_ranks_take_old_values_from_the_passes_that_each_of_them_trains() -> None:
     pytest.importorskip("deepspeed", reason="needs the deepspeed extra")

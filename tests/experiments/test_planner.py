@@ -444,7 +444,7 @@ class Queue:
         return ScheduledRun("", experiment, "Scheduled", "", priority, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_every_declared_grid_can_be_planned(tmp_path: Path) -> None:
     for name in ("demo", "tiny_table1", "tiny_ablations", "table3", "table4", "figure3", "figure4", "table6"):
         grid = plan_grid(name, runs_dir=tmp_path)

@@ -11,6 +11,8 @@ import pytest
 from hacpo_core.records import Verdict
 from hacpo_core.verify.pool import VerifierPool
 
+pytestmark = pytest.mark.system
+
 FLOOR = 0.91
 """Of scored rows; measured 0.919. The rest is label noise (about 30 right answers labelled wrong) and, in MathOdyssey,
 gold answers that are an option letter where the response gives the option's content."""

@@ -32,7 +32,7 @@ def judge(number: int, *, seed: int) -> None:
     assert counts.keys() == {*HOSTILE, *KNOWN}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_hundred_hostile_answers_get_a_verdict_and_no_wrong_reward() -> None:
     judge(100, seed=0)
 

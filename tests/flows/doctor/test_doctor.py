@@ -229,7 +229,7 @@ def test_version_that_does_not_fit_is_named_with_what_to_install(
     assert f"{package} is {old}; pip install '{wanted}'" in found.detail
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.deepspeed
 @needs_deepspeed
 def test_deepspeed_says_nothing_compiles_nothing_and_leaves_no_file(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from hacpo_core.placement.checkpoints import latest_checkpoint, load_agent, save
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Message
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 SETTINGS = ("train.num_steps=2", "checkpoint.every=1", "evaluate.during=[]", "evaluate.final=[test]")
 KILLED = """
 import os, signal, sys

@@ -341,7 +341,7 @@ def test_failed_run_is_marked_failed(small_plan: Callable[..., Plan], monkeypatc
     assert {run.info.status for run in client.search_runs([experiment.experiment_id])} == {"FAILED"}
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     code = "import sys; from flows.records.mlflow_store import prepare_store; prepare_store(sys.argv[1])"

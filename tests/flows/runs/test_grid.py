@@ -168,6 +168,7 @@ def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(grid_file: Path) 
     assert {run.state for run in flow_runs(grid_file).values()} <= {"Cancelled", "Completed"}
 
 
+@pytest.mark.system
 def test_grid_that_is_only_submitted_waits_in_the_queue_once_and_is_cancelled_by_a_person(
     grid_file: Path, runs_dir: Path
 ) -> None:

@@ -212,6 +212,7 @@ def test_method_may_be_left_out_before_other_words(probe: Callable[..., str]) ->
     assert found["findings"] and set(found["findings"][0]) == {"rule", "text", "remedy"}
 
 
+@pytest.mark.system
 def test_single_agent_and_method_without_sharing_have_no_pairs(
     probe: Callable[..., str], small_models: Path, tmp_path: Path
 ) -> None:

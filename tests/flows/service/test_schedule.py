@@ -41,7 +41,7 @@ from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock
 from tests.flows.service.remembered import RememberedClient
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")

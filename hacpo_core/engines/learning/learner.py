@@ -232,7 +232,7 @@ class BaseLearner(ABC):
             minibatches = [with_log_centers(minibatch, centers) for minibatch in minibatches]
         live = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
         passed = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live, strict=True)]
-        if recomputes_own:
+        if recomputes_own:  # further iterations read the first mini-batch's old values again, so these need a pass, too
             passed = [
                 replace(rows, old_is_current=True) if m == 0 and num_iterations == 1 else self._with_own_old(rows)
                 for m, rows in enumerate(passed)

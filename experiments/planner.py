@@ -214,7 +214,7 @@ def plan_grid(
                             "settings; give one of them a label"
                         )
     if problems:
-        raise type(problems[0][1])(f"grid {name}, {_told(problems)}") from problems[0][1]
+        raise type(problems[0][1])(f"grid {name}, {_errors_of_entries(problems)}") from problems[0][1]
     plans = {item.plan.id: item.plan for item in planned.values()}
     evaluated = {benchmark for each in plans.values() for benchmark in each.config.evaluate.final}
     check_layout(config.report.table, config.report.benchmarks, evaluated)
@@ -222,7 +222,7 @@ def plan_grid(
     return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
 
 
-def _told(problems: Sequence[tuple[str, HacpoError]]) -> str:
+def _errors_of_entries(problems: Sequence[tuple[str, HacpoError]]) -> str:
     """Which entries have which error; an error that several have is said once."""
     places: dict[str, list[str]] = {}
     for place, error in problems:

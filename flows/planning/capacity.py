@@ -1,4 +1,4 @@
-"""What the memory of a GPU decides, and plans that a machine cannot hold: sums of `memory` and `host_memory`."""
+"""Fields that depend on a GPU's memory, and plans that a machine cannot hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TINY = ModelShape(0, 0, 0, 0, 0, 0, 0)
 
 
 def with_memory_plan(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> ExperimentConfig:
-    """The configuration with what the memory of a GPU decides in place of `auto`.
+    """The configuration with a value in place of each `auto` that depends on the memory of a GPU.
 
     Activations are recomputed if they do not fit beside all else while an agent trains. The sampler's share is the
     largest that leaves room for all else.
@@ -43,7 +43,7 @@ def with_memory_plan(config: ExperimentConfig, shapes: Mapping[str, ModelShape])
         )
     if config.engine.gradient_checkpointing == AUTO:
         keeps = replace(config, engine=replace(config.engine, gradient_checkpointing=False))
-        fits = peak_gib(keeps, _known(keeps, shapes), gpu_gib=room, is_least=False) <= room - MARGIN_GIB
+        fits = peak_gib(keeps, _shapes_of_all(keeps, shapes), gpu_gib=room, is_least=False) <= room - MARGIN_GIB
         config = keeps if fits else replace(config, engine=replace(config.engine, gradient_checkpointing=True))
     if has_auto_share(config):
         config = _with_share(config, max_memory_share(config, shapes, gpu_gib=room))
@@ -81,7 +81,7 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
     config, sleeps = _with_share(config, AUTO), sampler_of(config.engine).can_sleep(config.engine)
     memory = {
         k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=gpu_gib)
-        for k, shape in _known(config, shapes).items()
+        for k, shape in _shapes_of_all(config, shapes).items()
     }
     least = max(each.sampler for each in memory.values()) / gpu_gib
     others = {k: replace(each, sampler=0.0) for k, each in memory.items()}
@@ -94,7 +94,8 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
     return max(math.floor(100 * min(share, MAX_SHARE)), math.ceil(100 * least)) / 100
 
 
-def _known(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> dict[str, ModelShape]:
+def _shapes_of_all(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> dict[str, ModelShape]:
+    """A shape for each agent: of no size where it is unknown."""
     return {k: shapes.get(k, _TINY) for k in config.pair.agents}
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_sources, sharing_agents
 
-SAME_RATES = 4e9
-"""parameters of a model of which a GPU samples and trains on as many tokens a second; assumed, as the rates of grids"""
+EQUAL_RATES_SIZE = 4e9
+"""parameters of a model for which a GPU's sampling and training rates are equal; assumed, as the grids' rates are"""
 
 
 def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> ExperimentConfig:
@@ -39,12 +39,12 @@ def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> Exper
 
 
 def step_cost(config: ExperimentConfig, parameters: int) -> float:
-    """Device time of an agent's step, as a multiple of the time to sample it with a model of `SAME_RATES` parameters.
+    """Device time of an agent's step, as a multiple of the time to sample it with `EQUAL_RATES_SIZE` parameters, N0.
 
         cost(N) = sqrt(N / N0) + tokens trained on / tokens sampled * N / N0
 
     It scales with the model's size as the rates of `experiments.estimate` do.
     """
-    relative_size = parameters / SAME_RATES
+    relative_size = parameters / EQUAL_RATES_SIZE
     trained_per_sampled = num_sources(config) * int(config.method.build.num_iterations)
     return math.sqrt(relative_size) + trained_per_sampled * relative_size

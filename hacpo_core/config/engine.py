@@ -10,7 +10,7 @@ from hacpo_core.config.fields import either, setting, unless, when
 AUTO = "auto"
 """value of placement.num_ranks and a sampler's share of a GPU that planning replaces by numbers, and of num_threads"""
 MAX_PLACES = 4
-"""positions for attention, where rows repeat their prompts and are padded, per token of engine.micro_batch_tokens"""
+"""most positions for attention per token of engine.micro_batch_tokens: there, rows repeat prompts and are padded"""
 ALL_LINEAR = "all-linear"
 """value of engine.lora.targets: every linear layer except the output embedding"""
 

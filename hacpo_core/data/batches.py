@@ -44,7 +44,7 @@ class Minibatch:
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; `take` keeps it.
         min_entropy: nats; own tokens of at least this entropy train, see `Objective.top_entropy_share`; None: all of
             them; set by the learner.
-        old_is_current: in the pass that trains an own row, its old log-probabilities are those of this pass; set by the
+        old_is_current: the old log-probabilities of own rows are those of the very pass that trains them; set by the
             learner for a step's first update.
     """
 

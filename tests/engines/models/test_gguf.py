@@ -21,7 +21,8 @@ from hacpo_core.placement.initial_model import InitialModel
 from tests import gguf_files
 from tests.gguf_files import TOKENIZER, small_llama, write_gguf
 
-pytest.importorskip("gguf", reason="the gguf extra is not installed: pip install 'hacpo[gguf]'")
+for package in ("gguf", "accelerate"):
+    pytest.importorskip(package, reason="the gguf extra is not installed: pip install 'hacpo[gguf]'")
 
 
 def initial(path: str | Path, cache: Path, **fields: Any) -> InitialModel:
@@ -148,8 +149,9 @@ def test_fault_is_one_line_and_leaves_nothing_half_written(fault: str, file: Pat
         assert left == []
 
 
-def test_missing_extra_is_named(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gguf", None)
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_missing_extra_is_named(package: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ModelError, match=r"reading GGUF files needs the extra gguf; pip install 'hacpo\[gguf\]'"):
         initial(file, tmp_path / "models").check()
 

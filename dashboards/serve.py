@@ -23,7 +23,7 @@ from dashboards.app import LOOPBACK, create_app
 from dashboards.mlflow_page import MlflowPage
 from dashboards.security import Access, is_loopback
 from flows.service.processes import Record, home_of, only_one, write_private
-from flows.service.server import ensure_server, log_in_hint
+from flows.service.server import ensure_server, keep_server, log_in_hint
 from hacpo_core.errors import ConfigError, HacpoError
 
 DASHBOARD_PORT = 8400
@@ -43,7 +43,7 @@ class Options:
     allow_hosts: Sequence[str] = ()
     """additional accepted host names, such as a reverse proxy's; names other than loopback's require a token"""
     starts_prefect: bool = True
-    """whether to start the Prefect server and its reconciler, which run until `hacpo server stop`"""
+    """whether to start the Prefect server, which runs until `hacpo server stop`"""
 
 
 def serve(runs_dir: Path, options: Options) -> None:
@@ -87,7 +87,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
         record.write(os.getpid(), {"url": url, "options": _shown(options)})
         _print_addresses(runs_dir, url, options, token, mlflow)
         if options.starts_prefect:
-            threading.Thread(target=start_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
+            threading.Thread(target=_keep_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
         server.run(sockets=[listening])
     except KeyboardInterrupt:
         pass
@@ -214,14 +214,20 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def start_prefect(runs_dir: Path) -> None:
+def _keep_prefect(runs_dir: Path) -> None:
+    if start_prefect(runs_dir):
+        keep_server(runs_dir, threading.Event())
+
+
+def start_prefect(runs_dir: Path) -> bool:
     """Start or find the folder's Prefect server and print its address; if that fails, the dashboard runs without it."""
     try:
         server = ensure_server(runs_dir)
     except (HacpoError, OSError) as error:
         print(f"Prefect    could not be started: {error}", flush=True)
-        return
+        return False
     print(f"Prefect    {server.url}  ({log_in_hint(runs_dir)})", flush=True)
+    return True
 
 
 def _print_addresses(runs_dir: Path, url: str, options: Options, token: str | None, mlflow: MlflowPage) -> None:

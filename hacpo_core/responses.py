@@ -6,7 +6,7 @@ Shapes: R response, F reward function.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -93,6 +93,9 @@ class Responses:
             update; None if the sampler's are used instead.
         num_sampled_R: tokens sampled for each response, including those discarded by a search; None if responses
             contain all sampled tokens.
+        probe_logprobs: the learner's log-probabilities of a few responses, which are only compared with the sampler's;
+            empty for the others; None if there are none.
+        recomputes_own: the old log-probabilities of own rows are recomputed at the start of the update.
         verdicts: None before verification.
     """
 
@@ -109,6 +112,8 @@ class Responses:
     finish_reason: tuple[str, ...]
     old_logprobs: Ragged | None = None
     num_sampled_R: NDArray[np.int64] | None = None
+    probe_logprobs: Ragged | None = None
+    recomputes_own: bool = False
     verdicts: Verdicts | None = None
 
     def __len__(self) -> int:
@@ -148,6 +153,15 @@ class Responses:
             rewards.setdefault(problem_id, []).append(reward)
         return rewards
 
+    def with_probes(self, probes: Mapping[int, Sequence[float] | NDArray[np.float32]]) -> Responses:
+        """The same responses with these `probe_logprobs`, given by row."""
+        columns = [probes.get(row, ()) for row in range(len(self))]
+        return replace(self, probe_logprobs=Ragged.of(columns, np.float32) if probes else None)
+
+    def probes(self) -> dict[int, NDArray[np.float32]]:
+        """`probe_logprobs` by row, without the empty ones."""
+        return {row: values for row, values in enumerate(self.probe_logprobs or ()) if len(values)}
+
     def take(self, rows: Positions) -> Responses:
         """Some responses, in that order."""
         return replace(self, **{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
@@ -174,7 +188,16 @@ class Responses:
                 part if part.num_sampled_R is not None else replace(part, num_sampled_R=part.token_ids.lengths)
                 for part in parts
             ]
-        return replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+        first_rows = np.cumsum([0, *map(len, parts)]).tolist()
+        probes = {
+            first + row: values
+            for first, part in zip(first_rows, parts, strict=False)
+            for row, values in part.probes().items()
+        }
+        recomputes_own = any(part.recomputes_own for part in parts)
+        parts = [replace(part, probe_logprobs=None, recomputes_own=recomputes_own) for part in parts]
+        joined = replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+        return joined.with_probes(probes)
 
 
 def _taken(column: Any, rows: Positions) -> Any:
@@ -205,7 +228,7 @@ def _joined(columns: Sequence[Any]) -> Any:
 
 
 def as_arrow(responses: Responses) -> pyarrow.Table:
-    """All columns except the verdicts."""
+    """All columns except probes and verdicts."""
     columns = _keys(responses) | {
         "tag": _strings(responses.tag),
         "policy_version": responses.policy_version_R,

@@ -76,7 +76,7 @@ def _evaluate(
     """Evaluate on benchmarks and print the table; after a suite, also what failed."""
     from flows.planning.plans import find_plan
     from flows.runs.display import format_table
-    from flows.service.server import ensure_server, use_server
+    from flows.service.server import ensure_server, kept_server, use_server
 
     planned = find_plan(runs_dir, experiment)
     is_direct = planned.config.runtime.runner == "direct"
@@ -108,7 +108,8 @@ def _evaluate(
             if is_direct:
                 run_evaluation(chosen, step, DirectRunner(), watcher, keeps_going=suite_name is not None)
             else:
-                evaluate_with_prefect(planned, names, step, watcher, keeps_going=suite_name is not None)
+                with kept_server(runs_dir):
+                    evaluate_with_prefect(planned, names, step, watcher, keeps_going=suite_name is not None)
     except HacpoError as error:
         if suite_name is None:
             raise

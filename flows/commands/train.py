@@ -83,13 +83,14 @@ def train_planned(planned: Any, *, as_json: bool) -> None:
             if planned.config.runtime.runner == "direct":
                 run_experiment(planned, DirectRunner(), watcher)
             else:
-                from flows.service.server import ensure_server, use_server
+                from flows.service.server import kept_server, use_server
 
                 runs_dir = Path(planned.config.runtime.runs_dir)
-                use_server(ensure_server(runs_dir), runs_dir)
-                from flows.runs.runner import run_with_prefect
+                with kept_server(runs_dir) as server:
+                    use_server(server, runs_dir)
+                    from flows.runs.runner import run_with_prefect
 
-                run_with_prefect(planned, watcher)
+                    run_with_prefect(planned, watcher)
         result = read_final(planned)
         assert result is not None, "a finished experiment has a result"
     else:

@@ -29,7 +29,7 @@ def worker(
 
 
 def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
-    """Find runs whose process died unnoticed and resubmit them; a background process does this every 10 s."""
+    """Find runs whose process died unnoticed and resubmit them; a worker does this every 10 s."""
     from flows.service.server import ensure_server, use_server
 
     server = ensure_server(runs_dir)

@@ -148,18 +148,18 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
     for learner in experiment.agents:
         num_tokens = num_trained = 0
         for source in experiment.sources(learner):
-            rows = rows_of(experiment, learner, source, responses, estimate)
-            is_trained_B = np.ones(len(rows.minibatch), bool)
+            minibatch, counts = rows_of(experiment, learner, source, responses, estimate)
+            is_trained_B = np.ones(len(minibatch), bool)
             if config.engine.skip_zero_advantage:
-                is_trained_B = rows.minibatch.advantage_B * rows.minibatch.weight_B != 0
-            lengths_B = rows.minibatch.tokens.responses.lengths
+                is_trained_B = minibatch.advantage_B * minibatch.weight_B != 0
+            lengths_B = minibatch.tokens.responses.lengths
             num_tokens, num_trained = (
                 num_tokens + int(lengths_B.sum()),
                 num_trained + int(lengths_B[is_trained_B].sum()),
             )
             if source != learner:
                 tell(f"{learner} scores {source}'s responses")
-                pairs.append(pair_probe(experiment, learner, source, rows, responses[source]))
+                pairs.append(pair_probe(experiment, learner, source, minibatch, counts, responses[source]))
         own = sampled[learner]
         agents[learner] = _agent(experiment, own, problems, (num_trained or num_tokens) / len(own.responses))
     return Probe(agents, tuple(pairs))

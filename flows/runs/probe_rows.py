@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import num_minibatches
-from hacpo_core.data.batches import Minibatch, RowReader, learner_batch
+from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
 from hacpo_core.engines.passes.first_ratios import first_log_ratios, with_log_centers
 from hacpo_core.engines.passes.loss import loss_rows, padded
 from hacpo_core.experiment import Experiment
@@ -62,21 +62,10 @@ class PairProbe:
     num_control_dropped: int
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRows:
-    """A source's rows of a learner, as one mini-batch, and counts of their construction."""
-
-    minibatch: Minibatch
-    num_truncated: int
-    num_empty: int
-    num_control_dropped: int
-    length_drift: float
-
-
 def rows_of(
     experiment: Experiment, learner: str, source: str, responses: Mapping[str, Responses], estimate: Estimate
-) -> SourceRows:
-    """The rows that a learner would train on of a source's responses, built as in training."""
+) -> tuple[Minibatch, BatchCounts]:
+    """The rows that a learner would train on of a source's responses, built as in training, and their counts."""
     tokens = experiment.placement.tokenizers
     reader = RowReader(
         learner=learner,
@@ -91,21 +80,17 @@ def rows_of(
         drops_eos=experiment.config.retokenize.eos == "drop",
     )
     keys, limit = list(responses[source].row_keys()), experiment.config.rollout.max_response_tokens
-    built = learner_batch(reader, [keys], experiment.method.objective, max_response_tokens=limit)
-    counts = built.counts
-    return SourceRows(
-        built.minibatches[0],
-        counts.num_truncated,
-        counts.num_empty,
-        counts.num_control_dropped,
-        counts.length_drift_mean,
-    )
+    objective = experiment.method.objective
+    (minibatch,), counts = learner_minibatches(reader, [keys], objective, max_response_tokens=limit)
+    return minibatch, counts
 
 
-def pair_probe(experiment: Experiment, learner: str, source: str, rows: SourceRows, sampled: Responses) -> PairProbe:
+def pair_probe(
+    experiment: Experiment, learner: str, source: str, minibatch: Minibatch, built: BatchCounts, sampled: Responses
+) -> PairProbe:
     """The rows under the learner's initial weights and the method's bounds."""
-    minibatch, objective = rows.minibatch, experiment.method.objective
-    counts = (rows.length_drift, rows.num_truncated, rows.num_empty, rows.num_control_dropped)
+    objective = experiment.method.objective
+    counts = (built.length_drift_mean, built.num_truncated, built.num_empty, built.num_control_dropped)
     if not len(minibatch):
         unknown = math.nan
         return PairProbe(

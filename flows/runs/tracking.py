@@ -24,6 +24,7 @@ from flows.records.states import CONFIG_FILE, experiment_status
 from flows.records.tracked import mark_open, unsent_experiments
 from flows.runs.mlflow_labels import datasets, parameters, tags
 from flows.runs.results import read_final, result_values
+from flows.service.processes import end_with_parent
 from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import HacpoError, first_line
 from hacpo_core.evaluation.best import best_texts
@@ -266,6 +267,7 @@ def main() -> None:
     parser.add_argument("--runs-dir", type=Path, required=True)
     runs_dir = parser.parse_args().runs_dir
     configure_process()
+    end_with_parent()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     away: set[str] = set()
     for root in unsent_experiments(runs_dir):

@@ -1,9 +1,8 @@
 """Checks the flow runs of this host: kills processes of cancelled runs, reports runs whose process is gone.
 
-Processes are only visible on their own host, so every `hacpo worker` checks its host, and so does the reconciler in
-case the worker is dead. Experiments hold a lock that shows whether they are alive (`flows.service.reconciler`).
-Evaluations, grids, reports and runs started from Prefect's web page have no lock: without this check, a dead one would
-occupy a slot of the pool forever.
+Processes are only visible on their own host, so every `hacpo worker` checks its host. Experiments hold a lock that
+shows whether they are alive (`flows.service.reconciler`). Evaluations, grids, reports and runs started from Prefect's
+web page have no lock: without this check, a dead one would occupy a slot of the pool forever.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -25,13 +25,11 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Crashed
 
 from flows.service.deployments import POOL
+from flows.service.processes import worker_record
 from flows.service.schedule import FOLDER_TAG, answers, host_of
 
 _log = logging.getLogger(__name__)
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
-_API_URL = "PREFECT_API_URL"
-WORKER_WORDS = {"worker", "start", "process"}
-"""words of the command line of Prefect's worker"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,51 +47,55 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class HostProcesses:
-    """Live processes of this host: those of flow runs by the run's id, and when one server's workers were started."""
+    """Live processes of this host: those of flow runs by the run's id, and when the folder's worker was started."""
 
     of_runs: Mapping[str, list[psutil.Process]]
-    workers_since: Sequence[float]
-    """seconds since the epoch"""
+    worker_since: float | None
+    """seconds since the epoch; None: no worker runs"""
 
     @classmethod
-    def scan(cls, api_url: str) -> HostProcesses:
-        """Look at every process once; workers of other servers (other runs folders) are left out."""
-        of_runs, workers = defaultdict(list), []
+    def scan(cls, runs_dir: Path) -> HostProcesses:
+        """Look at every process once."""
+        of_runs: dict[str, list[psutil.Process]] = defaultdict(list)
         for process in psutil.process_iter():
             with suppress(psutil.Error, ValueError):  # it is gone, or does not belong to a flow run
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                environment = process.environ()
-                has_this_server = environment.get(_API_URL, "").rstrip("/") == api_url.rstrip("/")
-                if has_this_server and set(process.cmdline()) >= WORKER_WORDS:
-                    workers.append(process.create_time())
-                of_runs[str(UUID(environment.get(_FLOW_RUN, "")))].append(process)
-        return cls(of_runs, workers)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    of_runs[str(UUID(process.environ().get(_FLOW_RUN, "")))].append(process)
+        worker, since = worker_record(runs_dir).process(), None
+        with suppress(psutil.Error):
+            since = None if worker is None else worker.create_time()
+        return cls(of_runs, since)
 
     def has_lost(self, run: FlowRun) -> bool:
-        """Whether the run belongs to this host, and no process of it is left or about to be started."""
+        """Whether the run belongs to this host, and no process of it is left or about to be started.
+
+        Pending runs of a folder's experiments are started by this folder's worker alone.
+        """
         if str(run.id) in self.of_runs or host_of(run) != socket.gethostname() or run.state is None:
             return False
-        taken_at = run.state.timestamp.timestamp()
-        return run.state_type is not StateType.PENDING or all(since > taken_at for since in self.workers_since)
+        if run.state_type is not StateType.PENDING:
+            return True
+        is_experiment = any(tag.startswith(FOLDER_TAG) for tag in run.tags)
+        return is_experiment and (self.worker_since is None or self.worker_since > run.state.timestamp.timestamp())
 
 
 @dataclass
 class Suspects:
-    """Remembers since when runs have appeared dead; each look starts a new round."""
+    """Remembers since when runs of a folder have appeared dead; each look starts a new round."""
 
-    timeouts: Timeouts
+    runs_dir: Path
+    timeouts: Timeouts = field(default_factory=Timeouts)
     _since: dict[Any, float] = field(default_factory=dict)
     _before: dict[Any, float] = field(default_factory=dict)
-    processes: HostProcesses = field(default_factory=lambda: HostProcesses({}, []))
+    processes: HostProcesses = field(default_factory=lambda: HostProcesses({}, None))
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def begin(self, api_url: str) -> None:
+    def begin(self) -> None:
         """Start a round: look at the host's processes, and forget the runs that do not appear dead in this round."""
         self._before, self._since = self._since, {}
-        self.processes = HostProcesses.scan(api_url)
+        self.processes = HostProcesses.scan(self.runs_dir)
 
     def is_due(self, run: FlowRun, *, even_alive: bool = False) -> bool:
         """Whether the run, which appears dead, has done so in the same state for long enough.
@@ -118,7 +120,7 @@ class Suspects:
 class HostWatch:
     """Checks this host's flow runs repeatedly."""
 
-    suspects: Suspects = field(default_factory=lambda: Suspects(Timeouts()))
+    suspects: Suspects
 
     def check_once(self, client: SyncPrefectClient) -> list[str]:
         """Check every process and every run once.
@@ -129,7 +131,7 @@ class HostWatch:
         Raises:
             ServerError: the server does not answer.
         """
-        self.suspects.begin(str(client.api_url))
+        self.suspects.begin()
         processes = self.suspects.processes.of_runs
         done: list[str] = []
         for run in _cancelled_runs(client, list(processes)):

@@ -1,4 +1,4 @@
-"""Prefect's command line for the managed server, with write transactions that take SQLite's lock when they begin.
+"""Prefect's command line for the managed server: it ends with its folder, and its transactions lock SQLite at once.
 
 Prefect begins most transactions as DEFERRED: they read first and take the lock at their first write. If another
 connection has written in between, SQLite refuses that write at once with "database is locked", whatever its time limit.
@@ -8,13 +8,21 @@ every few polls one of them failed and left a traceback of 80 lines in the log. 
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from prefect.cli import app
 from prefect.server.database.configurations import AioSqliteConfiguration
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
+from flows.service.processes import inode_of
+
+LOOK_EVERY_S = 2.0
 _deferred = AioSqliteConfiguration.begin_transaction
 
 
@@ -29,5 +37,14 @@ async def _begin_immediate(
 AioSqliteConfiguration.begin_transaction = _begin_immediate  # type: ignore[method-assign]
 
 
+def _end_with(home: Path, inode: int) -> None:
+    """End this process as soon as its folder is deleted, or is another one."""
+    while inode_of(home) == inode:
+        time.sleep(LOOK_EVERY_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 if __name__ == "__main__":
+    folder = Path(os.environ["PREFECT_HOME"])
+    threading.Thread(target=_end_with, args=[folder, folder.stat().st_ino], daemon=True).start()
     app()

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -66,12 +66,20 @@ def end_family(
         limit_s: time to wait before killing, and again after it.
     """
     with suppress(psutil.NoSuchProcess):
-        family = [*_descendants(process, spared), process]
-        for signal_all in (psutil.Process.terminate, psutil.Process.kill):
-            for member in family:
-                with suppress(psutil.NoSuchProcess):
-                    signal_all(member)
-            _, family = psutil.wait_procs(family, timeout=limit_s)
+        _end_all([*_descendants(process, spared), process], limit_s)
+
+
+def end_descendants(*, spared: Container[psutil.Process] = ()) -> None:
+    """End everything that this process started, as `end_family` does."""
+    _end_all(list(_descendants(psutil.Process(), spared)), STOP_LIMIT_S)
+
+
+def _end_all(processes: Sequence[psutil.Process], limit_s: float) -> None:
+    for signal_all in (psutil.Process.terminate, psutil.Process.kill):
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                signal_all(process)
+        _, processes = psutil.wait_procs(processes, timeout=limit_s)
 
 
 def end_child(child: subprocess.Popen[bytes], *, spared: Container[psutil.Process] = ()) -> None:
@@ -138,6 +146,11 @@ class Record:
         return process is not None
 
 
+def worker_record(runs_dir: Path) -> Record:
+    """Record of the `hacpo worker` of a runs folder on this machine; each machine that shares the folder has one."""
+    return Record(home_of(runs_dir), f"worker.{socket.gethostname()}")
+
+
 @contextmanager
 def only_one(path: Path) -> Iterator[bool]:
     """Try to hold a lock file for the block; yields whether that succeeded.
@@ -176,6 +189,14 @@ def is_held(path: Path) -> bool:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     return True
+
+
+def inode_of(path: Path) -> int | None:
+    """Number of a file or folder on its disk, by which a new one of the same name differs; None: there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def open_log(path: Path) -> IO[bytes]:

@@ -15,12 +15,12 @@ Prefect notices a dead process only while its worker is alive. The experiment's 
 
 To resubmit is to create a new flow run. After MAX_RESTARTS restarts without a committed step between them, the
 experiment counts as failed. What an ended experiment did not send to MLflow is sent. Flow runs that hold no
-experiment lock, and processes that outlive their cancelled run, are handled by `flows.service.host`.
+experiment lock, and processes that outlive their cancelled run, are handled by `flows.service.host`. One worker of a
+runs folder does all this, between its other checks (`flows.service.serving`).
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import math
 import subprocess
@@ -35,22 +35,19 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.planning.plans import find_plan
-from flows.process import configure_process
 from flows.records.failures import record_failure
 from flows.records.notification import tell_ends_by_cancellation, tell_failure
 from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
 from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Suspects, Timeouts
-from flows.service.processes import end_with_parent, home_of, module_command, only_one, rotate_logs
+from flows.service.processes import module_command
 from flows.service.schedule import Schedule, answers
-from flows.service.server import RECONCILER_LOCK, await_server, end_unrecorded, other_host
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """consecutive resubmissions of an experiment without progress by at least one step"""
-RECONCILE_EVERY_S, SUSPECT_EVERY_S = 10.0, 2.0
 SEND_EVERY_S = 60.0
 """time between two attempts to send to MLflow what ended experiments did not"""
 _RESTARTS = "restarts:"
@@ -69,7 +66,7 @@ class Reconciler:
     _send_at: float = -math.inf
 
     def __post_init__(self) -> None:
-        self._suspects = Suspects(self.timeouts)
+        self._suspects = Suspects(self.runs_dir, self.timeouts)
         self._host = HostWatch(self._suspects)
 
     def check_once(self) -> list[str]:
@@ -105,7 +102,7 @@ class Reconciler:
         return len(self._suspects)
 
     def _judge(self, experiment: str, run: FlowRun, status: ExperimentStatus) -> Iterator[str]:
-        assert run.state is not None, "checked by look"
+        assert run.state is not None, "checked by check_once"
         kind, is_held = run.state.type, status.state == "running"
         if is_held or kind not in _JUDGED:
             return
@@ -204,7 +201,7 @@ class Reconciler:
         if not unsent_experiments(self.runs_dir):
             return
         command = module_command("flows.runs.tracking", "--runs-dir", str(self.runs_dir))
-        self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
+        self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
 def _restarts(run: FlowRun, step: int) -> int:
@@ -224,56 +221,3 @@ def reconcile_once(schedule: Schedule, runs_dir: Path, timeouts: Timeouts) -> li
         time.sleep(1.0)
         done += reconciler.check_once()
     return done
-
-
-def main() -> None:
-    """Check until the folder is deleted, and restart the server if it died. Started with it, one per runs folder."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs-dir", type=Path, required=True)
-    runs_dir = parser.parse_args().runs_dir
-    configure_process()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    home = home_of(runs_dir)
-    with only_one(home / RECONCILER_LOCK) as is_alone:
-        if is_alone:
-            _check_until_deleted(runs_dir)
-    if not home.is_dir():
-        end_unrecorded(home)
-
-
-def _check_until_deleted(runs_dir: Path) -> None:
-    home = home_of(runs_dir)
-    held = _inode(home / RECONCILER_LOCK)
-    server = reconciler = None
-    while True:
-        is_calm = reconciler is not None and not reconciler.num_suspects
-        time.sleep(RECONCILE_EVERY_S if is_calm else SUSPECT_EVERY_S)
-        try:
-            if held is None or _inode(home / RECONCILER_LOCK) != held:  # a new folder has a reconciler of its own
-                return
-            if other_host(runs_dir) is not None:  # it starts a reconciler of its own
-                return
-            rotate_logs(home)
-            current = await_server(runs_dir)
-            if reconciler is None:
-                reconciler = Reconciler(Schedule(current, runs_dir), runs_dir)
-            elif current != server:  # a restarted server may have another port
-                reconciler.schedule = Schedule(current, runs_dir)
-            server = current
-            reconciler.check_once()
-            reconciler.send_tracking()
-        except Exception as error:  # noqa: BLE001  the reconciler must survive every error
-            _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
-
-
-def _inode(path: Path) -> int | None:
-    """Number of the file on its disk; None if it does not exist."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType, Worker
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.exceptions import PrefectException
 from prefect.states import Cancelled, Cancelling
 
 from flows.records.failures import FAILURE_FILE
@@ -157,8 +157,12 @@ class Schedule:
     def workers(self) -> Sequence[WorkerRecord]:
         """The newest online worker of each host."""
         workers: list[Worker] = []
-        with answers(), suppress(ObjectNotFound):  # a fresh server has no pool yet
-            workers = self.client.read_workers_for_work_pool(POOL)
+        with answers():
+            try:
+                workers = self.client.read_workers_for_work_pool(POOL)
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code != httpx.codes.NOT_FOUND:  # a fresh server has no pool yet
+                    raise
         # A worker that was replaced appears online for a while under its name, which holds its number of slots.
         online = [worker for worker in workers if worker.status == "ONLINE" and worker.last_heartbeat_time is not None]
         newest = {host_in(worker.name): worker for worker in sorted(online, key=lambda w: str(w.last_heartbeat_time))}

@@ -8,17 +8,19 @@ from __future__ import annotations
 import base64
 import fcntl
 import http.client
+import json
 import logging
 import os
 import secrets
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +46,8 @@ PREFECT_PORT = 4200
 START_LIMIT_S = 90.0
 MAX_FAILURES, MAX_KILLED = 3, 10
 """attempts to start the server in one call that end by themselves, and by SIGKILL"""
+KEEP_EVERY_S = 10.0
+"""time between two checks of a server by a command that needs it"""
 ANSWER_S = 5.0
 """time limit of one health check"""
 _SILENCE_LIMIT_S = 60.0
@@ -55,6 +59,8 @@ SERVER_LOCK = "server.alive.lock"
 """lock that a folder's server holds while it lives, visible on all machines"""
 _LOCK_LIMIT_S = 2.0
 """time for a server that was ended to release its lock; a look at the lock holds it for an instant"""
+_STOPPED = "is_stopped"
+"""entry of the record of a server that `hacpo server stop` stopped"""
 RECONCILER_LOCK = "reconciler.lock"
 """lock that allows one reconciler per runs folder, over all machines"""
 
@@ -107,39 +113,18 @@ def other_host(runs_dir: Path) -> str | None:
     return host if is_elsewhere else None
 
 
-def find_reconciler(runs_dir: Path) -> psutil.Process | None:
-    """The reconciler of this runs folder on this machine."""
-    return _reconciler(home_of(runs_dir)).process()
+def server_process(runs_dir: Path) -> psutil.Process | None:
+    """The server of this runs folder on this machine."""
+    return _record(home_of(runs_dir)).process()
 
 
-def services(runs_dir: Path) -> list[psutil.Process]:
-    """Server and reconciler of this runs folder on this machine, as far as they run."""
-    processes = (_record(home_of(runs_dir)).process(), find_reconciler(runs_dir))
-    return [process for process in processes if process is not None]
-
-
-def keep_reconciler(runs_dir: Path) -> None:
-    """Restart the reconciler if it has died while the folder's server runs; nothing else would notice.
-
-    Raises:
-        ServerError: as `ensure_server`.
-    """
-    home = home_of(runs_dir)
-    if shared_server() is None and _record(home).process() is not None and _reconciler(home).process() is None:
-        ensure_server(runs_dir)
-
-
-def record_reconciler(home: Path, pid: int) -> None:
-    """Record which process on this machine is the reconciler."""
-    _reconciler(home).write(pid, {})
+def has_reconciler(runs_dir: Path) -> bool:
+    """Whether a worker, on any machine, looks after the flow runs of this runs folder."""
+    return is_held(home_of(runs_dir) / RECONCILER_LOCK)
 
 
 def _record(home: Path) -> Record:
     return Record(home, "server")
-
-
-def _reconciler(home: Path) -> Record:
-    return Record(home, "reconciler")
 
 
 def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
@@ -185,8 +170,7 @@ def fault_of(server: PrefectServer) -> Fault | None:
 def ensure_server(runs_dir: Path) -> PrefectServer:
     """The healthy server of this runs folder, started if necessary. Several processes may call this at once.
 
-    A server that died is restarted with the same port and credentials, so that live workers and runs find it. The
-    reconciler (`flows.service.reconciler`) is started with it, and restarts a dead server.
+    A server that died is restarted with the same port and credentials, so that live workers and runs find it.
 
     Raises:
         ServerError: the server does not start in time (the message names its log), it runs on another host, or the
@@ -205,13 +189,32 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
         server = find_server(runs_dir)
         if server is None or not _comes_up(server, limit_s=_SILENCE_LIMIT_S):
             server = _start(home)
-        if _reconciler(home).process() is None:
-            _start_reconciler(home, server)
         return server
 
 
+@contextmanager
+def kept_server(runs_dir: Path) -> Iterator[PrefectServer]:
+    """`ensure_server`; a server that dies during the block is restarted."""
+    server, is_over = ensure_server(runs_dir), threading.Event()
+    threading.Thread(target=keep_server, args=[runs_dir, is_over], name="keep the server", daemon=True).start()
+    try:
+        yield server
+    finally:
+        is_over.set()
+
+
+def keep_server(runs_dir: Path, is_over: threading.Event) -> None:
+    """Restart a server that dies, until the event is set; one that `hacpo server stop` stopped stays so."""
+    while not is_over.wait(KEEP_EVERY_S):
+        try:
+            if not (_record(home_of(runs_dir)).read() or {}).get(_STOPPED):
+                ensure_server(runs_dir)
+        except (ServerError, OSError) as error:
+            _log.warning("%s", error)
+
+
 def await_server(runs_dir: Path) -> PrefectServer:
-    """`ensure_server` for running workers and runs: waits for a shared server that does not respond.
+    """`ensure_server` for a running worker: waits for a shared server that does not respond.
 
     Raises:
         ServerError: as `ensure_server`; or the shared server rejects the credentials.
@@ -293,13 +296,6 @@ def end_unrecorded(home: Path) -> None:
                 end_family(process)
 
 
-def _start_reconciler(home: Path, server: PrefectServer) -> None:
-    command = module_command("flows.service.reconciler", "--runs-dir", str(home.parent))
-    settings = client_environment(home, url=server.url, auth=server.auth)
-    process = _detach(command, home / "reconciler.log", settings)
-    record_reconciler(home, process.pid)
-
-
 def _detach(
     command: list[str], log_file: Path, settings: Mapping[str, str], *, inherited: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
@@ -327,14 +323,15 @@ def _comes_up(server: PrefectServer, *, limit_s: float, process: subprocess.Pope
 
 
 def stop_server(runs_dir: Path) -> bool:
-    """Stop the server of this runs folder and its reconciler; False if there was no server.
+    """Stop the server of this runs folder; False if there was none. A worker, or the next command, starts it again.
 
     The next server has the same credentials, and the same port if that is free, so that live workers find it.
     """
-    home = home_of(runs_dir)
-    was_running = _record(home).process() is not None  # it may be a child of the reconciler, and end with it
-    _reconciler(home).end()
-    return _record(home).end() or was_running
+    record = _record(home_of(runs_dir))
+    value = record.read()
+    if value is not None:
+        write_private(record.path, json.dumps({**value, _STOPPED: True}))
+    return record.end()
 
 
 def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:

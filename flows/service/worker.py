@@ -1,58 +1,38 @@
-"""`hacpo worker`: supervises a Prefect worker for this machine, and stops it with everything that it started."""
+"""`hacpo worker` from outside: find it, run the only one of a folder on this machine, or have one run for a command."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-from flows.service.deployments import POOL, deploy
-from flows.service.host import WORKER_WORDS, HostWatch
 from flows.service.processes import (
-    Record,
     end_child,
     end_with_parent,
     home_of,
     module_command,
     only_one,
     open_log,
-    rotate_logs,
+    worker_record,
 )
-from flows.service.schedule import Schedule, host_in, worker_name
-from flows.service.server import (
-    RECONCILER_LOCK,
-    PrefectServer,
-    await_server,
-    client_environment,
-    ensure_server,
-    find_server,
-    is_healthy,
-    keep_reconciler,
-    log_in_hint,
-    record_reconciler,
-    services,
-    shared_server,
-)
+from flows.service.server import PrefectServer, client_environment, ensure_server, server_process, shared_server
 from flows.service.slots import visible_devices
 from hacpo_core.config.addresses import tracking_uri
 from hacpo_core.config.threads import SLOTS, usable_cores
-from hacpo_core.errors import EngineError, ServerError
+from hacpo_core.errors import EngineError
 
 _log = logging.getLogger(__name__)
 RUNS_DIR = "HACPO_RUNS_DIR"
 """environment variable with the folder of all runs, for flows that a worker starts"""
-WORKER_CHECK_EVERY_S = 30.0
-MAX_DEATHS, DEATHS_WITHIN_S = 5, 600.0
-"""a worker that dies this often is not restarted"""
+MAX_DEATHS = 5
+"""number of times that a command restarts its worker if it is killed"""
 
 
 def default_slots() -> int:
@@ -62,44 +42,40 @@ def default_slots() -> int:
 
 def find_worker(runs_dir: Path) -> psutil.Process | None:
     """The `hacpo worker` of this runs folder on this machine."""
-    return _record(home_of(runs_dir)).process()
+    return worker_record(runs_dir).process()
 
 
 def slots_here(runs_dir: Path) -> int | None:
     """Experiments at a time of the `hacpo worker` of this runs folder on this machine; None if there is none."""
-    record = _record(home_of(runs_dir))
+    record = worker_record(runs_dir)
     return int((record.read() or {}).get("slots", 1)) if record.process() is not None else None
-
-
-def _record(home: Path) -> Record:
-    return Record(home, f"worker.{socket.gethostname()}")  # several machines may share the folder, one worker each
 
 
 def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
     """Run a worker until SIGTERM or Ctrl-C, then stop it and its experiments, which can be resumed later.
 
-    Prints the address of the Prefect server.
+    Prints the address of the Prefect server. This process's Prefect client is set up here, so nothing may have imported
+    prefect before.
 
     Returns:
         False if a worker of this folder is already running; then nothing is done.
 
     Raises:
-        EngineError: the worker keeps dying.
         ServerError: the server does not answer.
         ConfigError: MLFLOW_TRACKING_URI contains a password, which error messages would show.
     """
     tracking_uri(None, runs_dir)
-    home = home_of(runs_dir)
-    record = _record(home)
+    record = worker_record(runs_dir)
     with only_one(record.path.with_suffix(".lock")) as is_alone:
         if not is_alone:
             return False
         record.write(os.getpid(), {"slots": num_slots})  # first, so that no other is started
-        _end_orphans(runs_dir)
         try:
             with _interrupted_by_sigterm() as is_interrupted:
-                deploy(Schedule(ensure_server(runs_dir), runs_dir).client)
-                _keep_running(runs_dir, num_slots, is_interrupted)
+                os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), num_slots)
+                from flows.service.serving import serve
+
+                serve(runs_dir, num_slots, is_interrupted)
         finally:
             record.path.unlink(missing_ok=True)
     return True
@@ -130,51 +106,6 @@ def _interrupted_by_sigterm() -> Iterator[Callable[[], bool]]:
         raise KeyboardInterrupt
 
 
-def _end_orphans(runs_dir: Path) -> None:
-    """Kill Prefect's workers whose `hacpo worker` was killed.
-
-    They were told to end when it died. If the server died as well, they first wait for it, more than a minute.
-    """
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            is_worker = set(process.cmdline()) >= WORKER_WORDS
-            if is_worker and process.environ().get(RUNS_DIR) == str(runs_dir.absolute()):
-                process.kill()
-
-
-def _keep_running(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) -> None:
-    command = module_command("prefect", "worker", "start", "--pool", POOL, "--type", "process")
-    command += ["--name", worker_name(socket.gethostname(), num_slots), "--limit", str(num_slots)]
-    deaths: list[float] = []
-    host = HostWatch()
-    while not is_interrupted():
-        server = await_server(runs_dir)
-        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
-        schedule = Schedule(server, runs_dir)
-        environment = worker_environment(runs_dir, server, num_slots)
-        reconciler = TeamReconciler(runs_dir, environment)
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
-        try:
-            while process.poll() is None and not is_interrupted() and not _has_moved(server, runs_dir):
-                set_pool_limit(schedule, num_slots)
-                rotate_logs(home_of(runs_dir))
-                reconciler.keep()
-                with suppress(ServerError):  # retried in the next round
-                    keep_reconciler(runs_dir)
-                    host.check_once(schedule.client)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=WORKER_CHECK_EVERY_S)
-            if process.poll() is not None:
-                deaths = [death for death in deaths if time.monotonic() - death < DEATHS_WITHIN_S] + [time.monotonic()]
-        finally:
-            reconciler.end()
-            end_child(process)
-        if len(deaths) == MAX_DEATHS:
-            raise EngineError(
-                f"the worker died {MAX_DEATHS} times within {DEATHS_WITHIN_S:.0f} s; see its output above"
-            )
-
-
 def worker_environment(runs_dir: Path, server: PrefectServer, num_slots: int) -> dict[str, str]:
     """Variables of the worker and of the experiments that it starts."""
     return {
@@ -188,54 +119,6 @@ def worker_environment(runs_dir: Path, server: PrefectServer, num_slots: int) ->
         "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
         "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5",
     }
-
-
-def _has_moved(server: PrefectServer, runs_dir: Path) -> bool:
-    """Whether the folder's server now has another address; a restarted server may have another port."""
-    current = find_server(runs_dir)
-    return current is not None and current != server and is_healthy(current)
-
-
-class TeamReconciler:
-    """The reconciler of a runs folder with a shared server, run as a child of one worker.
-
-    If that worker ends, another one takes over. A folder's own server starts its own reconciler.
-    """
-
-    def __init__(self, runs_dir: Path, environment: dict[str, str]) -> None:
-        self._home, self._environment = home_of(runs_dir), environment
-        self._command = module_command("flows.service.reconciler", "--runs-dir", str(runs_dir.absolute()))
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def keep(self) -> None:
-        """Start the reconciler unless it runs, here or on another machine."""
-        if shared_server() is None or (self._process is not None and self._process.poll() is None):
-            return
-        with only_one(self._home / RECONCILER_LOCK) as is_free:
-            if not is_free:
-                return
-        with open_log(self._home / "reconciler.log") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=end_with_parent,
-            )
-        record_reconciler(self._home, self._process.pid)
-
-    def end(self) -> None:
-        """Stop the reconciler if this worker started it."""
-        if self._process is not None:
-            end_child(self._process)
-
-
-def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
-    """Set the pool's limit to the slots of all online workers; does nothing if the server does not answer."""
-    with suppress(ServerError):
-        slots = {host_in(worker.name): worker.num_slots for worker in schedule.workers()}
-        schedule.set_limit(sum({**slots, socket.gethostname(): own_slots}.values()))
 
 
 @contextmanager
@@ -283,4 +166,4 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
         yield check
     finally:
         if process is not None:
-            end_child(process, spared=services(runs_dir))
+            end_child(process, spared=[server] if (server := server_process(runs_dir)) is not None else [])

@@ -135,14 +135,6 @@ class BatchCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnerBatch:
-    """A learner's mini-batches, and the counts of their construction."""
-
-    minibatches: tuple[Minibatch, ...]
-    counts: BatchCounts
-
-
-@dataclass(frozen=True, slots=True)
 class RowReader:
     """Sources of the data of a learner's rows.
 
@@ -179,10 +171,10 @@ class RowReader:
         return RowKind.OWN if step == self.step else RowKind.OLD
 
 
-def learner_batch(
+def learner_minibatches(
     reader: RowReader, batches: Sequence[Sequence[RowKey]], objective: Objective, *, max_response_tokens: int
-) -> LearnerBatch:
-    """Build a learner's mini-batches. Unscored, empty and masked responses are left out and counted.
+) -> tuple[list[Minibatch], BatchCounts]:
+    """A learner's mini-batches, without unscored, empty and masked responses, and the counts of their construction.
 
     Args:
         reader: source of the rows' data.
@@ -229,7 +221,7 @@ def learner_batch(
         num_control_dropped=sum(part.num_control_dropped for part in shared),
         num_masked=None if objective.mask_truncated == "none" else num_masked,
     )
-    return LearnerBatch(tuple(minibatches), counts)
+    return minibatches, counts
 
 
 def _rows(

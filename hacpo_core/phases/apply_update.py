@@ -7,7 +7,7 @@ import logging
 from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import measures_cosine
 from hacpo_core.config.replays import MAX_REPLAYED_STEPS, NEAR_SHARE, expected_distance
-from hacpo_core.data.batches import LearnerBatch, RowReader, learner_batch
+from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
 from hacpo_core.engines.learning.replay import UpdateTrace, compare
 from hacpo_core.errors import ReplayError
 from hacpo_core.experiment import Experiment
@@ -31,26 +31,26 @@ def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None
     """
     agent, num_iterations = placed.name, experiment.method.build.num_iterations
     with experiment.stopwatch(agent) as watch:
-        batch, after = _build(experiment, step, agent)
+        minibatches, counts, after = _build(experiment, step, agent)
         applied = placed.update(
-            batch.minibatches,
+            minibatches,
             experiment.method.objective,
             version=step,
             measures_cosine=measures_cosine(experiment.config) and step % experiment.config.diagnostics.every == 0,
-            recomputes_own=experiment.ledger.rollouts(step, agent).recomputes_own,
+            recomputes_own=experiment.ledger.rollouts(step, agent).value.recomputes_own,
             num_iterations=num_iterations,
             objective_state=experiment.state_before(step, f"objective.{agent}"),
         )
     if experiment.ledger.has(step, f"update.{agent}"):
         _judge_replay(experiment, step, agent, applied.trace)
         return
-    rows = row_table(batch.minibatches * num_iterations, applied.outcome.rows)
+    rows = row_table(minibatches * num_iterations, applied.outcome.rows)
     outcome, objective = applied.outcome, experiment.method.objective
     record = UpdateRecord(
         minibatches=outcome.minibatches,
         rows=rows,
         trace=applied.trace,
-        counts=batch.counts,
+        counts=counts,
         state=after,
         objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
         log_centers=outcome.log_centers,
@@ -59,8 +59,8 @@ def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None
     experiment.ledger.save_update(step, agent, record)
 
 
-def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch, dict[str, object]]:
-    """A learner's mini-batches of a step, and the builder's next state, encoded."""
+def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatch], BatchCounts, dict[str, object]]:
+    """A learner's mini-batches of a step, their counts, and the builder's next state, encoded."""
     config, builder, tokens = experiment.config, experiment.method.build, experiment.placement.tokenizers[agent]
     estimator = experiment.method.estimate
     sources = experiment.sources(agent)
@@ -95,7 +95,8 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[LearnerBatch,
         drops_eos=config.retokenize.eos == "drop",
     )
     limit = config.rollout.max_response_tokens
-    return learner_batch(reader, batches, experiment.method.objective, max_response_tokens=limit), encoded
+    objective = experiment.method.objective
+    return *learner_minibatches(reader, batches, objective, max_response_tokens=limit), encoded
 
 
 def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: UpdateTrace) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import ROW_FIGURES, ROW_KEYS, RowKind
 from hacpo_core.responses import ORDINARY, SEARCHED, Responses
-from hacpo_core.store.ledger import SHOWN, TOO_LONG, Ledger, SampledBatch
+from hacpo_core.store.ledger import SHOWN, TOO_LONG, Ledger
 
 
 def metrics(experiment: Experiment, step: int) -> None:
@@ -72,8 +72,8 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         "update/own_objective": float(np.mean([m.own_objective for m in minibatches])),
         "update/cross_objective": float(np.mean([m.cross_objective for m in minibatches])),
         "update/skipped_share": sum(m.num_skipped for m in minibatches) / num_rows if num_rows else 0.0,
-        "response/length_tokens": len(sampled.responses.token_ids.value_N) / len(sampled.responses),
-        "response/cut_share": float(np.mean([reason == "length" for reason in sampled.responses.finish_reason])),
+        "response/length_tokens": len(sampled.value.token_ids.value_N) / len(sampled.value),
+        "response/cut_share": float(np.mean([reason == "length" for reason in sampled.value.finish_reason])),
         "tokens/sampled": sampled.cost.num_tokens,
         "tokens/trained": sum(m.num_trained_tokens for m in minibatches),
         "time/rollout_s": sampled.cost.seconds,
@@ -82,7 +82,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         "gpu/rollout_s": sampled.cost.gpu_seconds,
         "gpu/update_s": update.cost.gpu_seconds,
         **_search_metrics(verified.value),
-        **_sampler_metrics(sampled, is_token_level),
+        **_sampler_metrics(sampled.value, is_token_level),
         **_row_metrics("own", rows, is_own),
         **_row_metrics("old", rows, rows["kind"] == RowKind.OLD),
         **_row_metrics("cross", rows, is_foreign),
@@ -144,10 +144,9 @@ def _search_metrics(responses: Responses) -> dict[str, float]:
     }
 
 
-def _sampler_metrics(sampled: SampledBatch, is_token_level: bool) -> dict[str, float]:
-    responses = sampled.responses
+def _sampler_metrics(responses: Responses, is_token_level: bool) -> dict[str, float]:
     scored = responses.old_logprobs
-    learner_logprobs = dict(enumerate(scored)) if scored is not None else sampled.probes
+    learner_logprobs = dict(enumerate(scored)) if scored is not None else responses.probes()
     # Searched rows already hold the learner's log-probabilities.
     learner_logprobs = {row: each for row, each in learner_logprobs.items() if responses.tag[row] != SEARCHED}
     if not learner_logprobs:

@@ -19,7 +19,7 @@ from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import PhaseCost, Problem
 from hacpo_core.responses import Responses
-from hacpo_core.store.ledger import SampledBatch
+from hacpo_core.store.ledger import Committed
 from hacpo_core.store.steps import phase_name
 
 _log = logging.getLogger(__name__)
@@ -44,20 +44,19 @@ def rollout(
     sampled = [row for row, spec in enumerate(specs) if spec.search is None]
     searched = [row for row, spec in enumerate(specs) if spec.search is not None]
 
-    def sample(placed: PlacedAgent) -> SampledBatch:
+    def sample(placed: PlacedAgent) -> Committed[Responses]:
         with experiment.stopwatch(agent) as watch:
             responses = placed.sample(specs, step=step, purpose="rollout")
             if searched:
                 responses = _scored(placed, responses, searched)
-            responses, probes, recomputes_own = _with_old_logprobs(experiment, placed, responses, sampled)
-        cost = watch.cost(responses.num_tokens)
-        return SampledBatch(responses, cost, probes, recomputes_own=recomputes_own, state=planned_state)
+            responses = _with_old_logprobs(experiment, placed, responses, sampled)
+        return Committed(responses, watch.cost(responses.num_tokens), planned_state)
 
     if specs:
         batch = with_agent(experiment, agent, step - 1, sample)
     else:
-        batch = SampledBatch(Responses.none(step, agent), PhaseCost(0.0), state=planned_state)
-    if not np.isfinite(batch.responses.behaviour_logprobs.value_N).all():
+        batch = Committed(Responses.none(step, agent), PhaseCost(0.0), planned_state)
+    if not np.isfinite(batch.value.behaviour_logprobs.value_N).all():
         raise EngineError(
             f"step {step}, {agent}: got nan or infinite log-probabilities, expected finite ones; training diverged: "
             "start a new experiment with a lower optimizer.learning_rate or optimizer.max_grad_norm"
@@ -67,7 +66,7 @@ def rollout(
 
 def _with_old_logprobs(
     experiment: Experiment, placed: PlacedAgent, responses: Responses, sampled: Sequence[int]
-) -> tuple[Responses, Mapping[int, NDArray[np.float32]], bool]:
+) -> Responses:
     """The responses with the old log-probabilities of their importance ratios, where they are not the sampler's.
 
     They are *compared* if other learners, or later steps, compute ratios from them.
@@ -85,10 +84,6 @@ def _with_old_logprobs(
         placed: the agent.
         responses: its own.
         sampled: rows that were sampled, not searched for.
-
-    Returns:
-        the responses; the learner's log-probabilities of a few, by row, to compare with the sampler's; and whether the
-        update recomputes those of own rows.
     """
     config, method = experiment.config, experiment.method
     are_compared = (len(experiment.agents) > 1 and method.shares_rollouts) or method.build.takes_old_rows
@@ -97,10 +92,10 @@ def _with_old_logprobs(
         rows = sorted({sampled[len(sampled) * i // NUM_PROBED] for i in range(NUM_PROBED)})
         probes = dict(zip(rows, placed.score(responses.take(rows)), strict=True))
     if config.old_logprobs == "sampler" or (config.old_logprobs == "checked" and _agree(responses, probes)):
-        return responses, probes, False
+        return responses.with_probes(probes)
     if are_compared:
-        return replace(responses, old_logprobs=placed.score(responses)), {}, True
-    return responses, probes, True
+        return replace(responses, old_logprobs=placed.score(responses), recomputes_own=True)
+    return replace(responses.with_probes(probes), recomputes_own=True)
 
 
 def _plan(

@@ -26,7 +26,7 @@ def verify(experiment: Experiment, step: int, agent: str, *, round_index: int = 
     """
     if experiment.ledger.has(step, phase_name("verify", agent, round_index)):
         return
-    responses = experiment.ledger.sampled_round(step, agent, round_index).responses
+    responses = experiment.ledger.sampled_round(step, agent, round_index).value
     problems = [experiment.problem(problem_id) for problem_id in responses.problem_id]
     with Stopwatch() as watch:
         verdicts = Verdicts.of(experiment.rewards.judge(problems, responses.text, list(responses.row_keys())))

@@ -40,22 +40,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class SampledBatch:
-    """An agent's responses of a step, and their cost.
-
-    `probes` are the learner's log-probabilities of a few responses, by position, if it did not score all of them. They
-    are only compared with the sampler's. With `recomputes_own`, the old log-probabilities of own rows are recomputed at
-    the start of the update. `state` is the plan's, encoded.
-    """
-
-    responses: Responses
-    cost: PhaseCost
-    probes: Mapping[int, Sequence[float] | NDArray[np.float32]] = field(default_factory=dict)
-    recomputes_own: bool = False
-    state: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Committed(Generic[_T]):
     """What a phase committed, and its cost; `state` is that of the seam that the phase called, encoded."""
 
@@ -168,16 +152,17 @@ class Ledger:
             self._keep(step, phase, value)
         return value
 
-    def save_rollouts(self, step: int, agent: str, batch: SampledBatch, round_index: int = 0) -> None:
-        """Commit a round of phase rollout.<agent>."""
+    def save_rollouts(self, step: int, agent: str, sampled: Committed[Responses], round_index: int = 0) -> None:
+        """Commit a round of phase rollout.<agent>; the state is the plan's."""
+        responses = sampled.value
         value = {
-            "cost": asdict(batch.cost),
-            "probes": {place: list(map(float, probe)) for place, probe in batch.probes.items()},
-            "recomputes_own": batch.recomputes_own,
-            "state": dict(batch.state),
+            "cost": asdict(sampled.cost),
+            "probes": {row: values.tolist() for row, values in responses.probes().items()},
+            "recomputes_own": responses.recomputes_own,
+            "state": dict(sampled.state),
         }
         phase, name = phase_name("rollout", agent, round_index), phase_name("rollouts", agent, round_index)
-        outputs = {f"{name}.parquet": as_arrow(batch.responses), f"{name}.json": value}
+        outputs = {f"{name}.parquet": as_arrow(responses), f"{name}.json": value}
         # Responses that are sampled again may differ, so everything computed from them is outdated.
         made_from_it = [
             *self._joint_phases(),
@@ -185,42 +170,26 @@ class Ledger:
             *self._later_rounds(step, round_index),
         ]
         self.store.commit(step, phase, outputs, outdates=made_from_it)
-        self._keep(step, phase, batch)
+        self._keep(step, phase, sampled)
 
-    def rollouts(self, step: int, agent: str) -> SampledBatch:
+    def rollouts(self, step: int, agent: str) -> Committed[Responses]:
         """Output of phase rollout.<agent>, all rounds joined."""
         rounds = [
             self.sampled_round(step, agent, n) for n in range(max(1, self.store.num_rounds(step, "rollout", agent)))
         ]
-        if len(rounds) == 1:
-            return rounds[0]
-        first_rows = np.cumsum([0, *(len(each.responses) for each in rounds)]).tolist()
-        return SampledBatch(
-            responses=Responses.joined([each.responses for each in rounds]),
-            cost=PhaseCost.total(each.cost for each in rounds),
-            probes={
-                first + row: probe
-                for first, each in zip(first_rows, rounds, strict=False)
-                for row, probe in each.probes.items()
-            },
-            recomputes_own=any(each.recomputes_own for each in rounds),
-            state=rounds[-1].state,
-        )
+        return _joined(rounds, rounds[-1].state)
 
-    def sampled_round(self, step: int, agent: str, round_index: int) -> SampledBatch:
+    def sampled_round(self, step: int, agent: str, round_index: int) -> Committed[Responses]:
         """Output of one round of phase rollout.<agent>."""
         phase, name = phase_name("rollout", agent, round_index), phase_name("rollouts", agent, round_index)
 
-        def load() -> SampledBatch:
+        def load() -> Committed[Responses]:
             table = self.store.read_arrow(step, phase, f"{name}.parquet")
             value = self.store.read_value(step, phase, f"{name}.json")
-            return SampledBatch(
-                responses=from_arrow(table, step=step, agent=agent),
-                cost=PhaseCost(**value["cost"]),
-                probes={int(place): probe for place, probe in value["probes"].items()},
-                recomputes_own=value["recomputes_own"],
-                state=value["state"],
-            )
+            responses = from_arrow(table, step=step, agent=agent)
+            responses = responses.with_probes({int(row): values for row, values in value["probes"].items()})
+            responses = replace(responses, recomputes_own=value["recomputes_own"])
+            return Committed(responses, PhaseCost(**value["cost"]), value["state"])
 
         return self._read(step, phase, load)
 
@@ -235,11 +204,7 @@ class Ledger:
     def verdicts(self, step: int, agent: str, *, rounds: int | None = None) -> Committed[Responses]:
         """Responses with verdicts of phase verify.<agent>: of all rounds, or of the first `rounds`, joined."""
         num_rounds = self.store.num_rounds(step, "verify", agent) if rounds is None else rounds
-        verified = [self._verified_round(step, agent, n) for n in range(max(1, num_rounds))]
-        if len(verified) == 1:
-            return verified[0]
-        cost = PhaseCost.total(each.cost for each in verified)
-        return Committed(Responses.joined([each.value for each in verified]), cost)
+        return _joined([self._verified_round(step, agent, n) for n in range(max(1, num_rounds))])
 
     def _verified_round(self, step: int, agent: str, round_index: int) -> Committed[Responses]:
         phase, name = phase_name("verify", agent, round_index), phase_name("verdicts", agent, round_index)
@@ -247,7 +212,7 @@ class Ledger:
         def load() -> Committed[Responses]:
             table = self.store.read_arrow(step, phase, f"{name}.parquet")
             cost = PhaseCost(**self.store.read_value(step, phase, f"{name}.json"))
-            responses = self.sampled_round(step, agent, round_index).responses
+            responses = self.sampled_round(step, agent, round_index).value
             return Committed(replace(responses, verdicts=verdicts_from_arrow(table)), cost)
 
         return self._read(step, phase, load)
@@ -308,7 +273,7 @@ class Ledger:
             }
             for learner, of_sources in estimate.carried.items()
             for source, carried in of_sources.items()
-            for responses in [self.rollouts(step, source).responses]
+            for responses in [self.rollouts(step, source).value]
         ]
         value = {
             "figures": estimate.figures,
@@ -394,6 +359,14 @@ class Ledger:
                 before = []
             entry = {"step": step, "agent": agent, "at": time.time(), **asdict(replay)}
             write_json(path, [*before, entry])
+
+
+def _joined(rounds: Sequence[Committed[Responses]], state: Mapping[str, Any] | None = None) -> Committed[Responses]:
+    """The responses of all rounds and their whole cost."""
+    if len(rounds) == 1:
+        return rounds[0]
+    cost = PhaseCost.total(each.cost for each in rounds)
+    return Committed(Responses.joined([each.value for each in rounds]), cost, state or {})
 
 
 def _trace(value: Mapping[str, Any]) -> UpdateTrace:

@@ -14,9 +14,9 @@ from flows.planning.plans import Plan
 from flows.records.failures import read_failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.service.deployments import deploy
-from flows.service.processes import end_family
+from flows.service.processes import end_family, home_of, only_one
 from flows.service.schedule import Schedule
-from flows.service.server import ensure_server, find_reconciler, stop_server
+from flows.service.server import RECONCILER_LOCK, ensure_server, stop_server
 from hacpo_core.files import read_json
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots
 from tests.waiting import wait_until
@@ -32,7 +32,7 @@ LIMIT_S = 240.0
 
 @pytest.fixture
 def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]], migrated: Callable[[Path], None]) -> Iterator[Path]:
-    """A server and a worker of the folder, without the reconciler: it would retry by itself, perhaps before we look."""
+    """A server and a worker of the folder that does not reconcile: it would retry, perhaps before we look."""
     runs_dir.mkdir(parents=True, exist_ok=True)
     migrated(runs_dir)
     path = runs_dir / "worker.log"
@@ -40,17 +40,14 @@ def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]], migrated: Cal
         schedule = Schedule(ensure_server(runs_dir), runs_dir)
         deploy(schedule.client)
         words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", "1"]
-        with path.open("ab") as log:
+        with only_one(home_of(runs_dir) / RECONCILER_LOCK), path.open("ab") as log:
             worker = psutil.Popen(words, stdout=log, stderr=log)
-        try:
-            wait_until(schedule.workers, limit_s=LIMIT_S)
-            reconciler = find_reconciler(runs_dir)
-            assert reconciler is not None
-            end_family(reconciler)
-            yield path
-        finally:
-            end_family(worker)
-            worker.wait(20)
+            try:
+                wait_until(schedule.workers, limit_s=LIMIT_S)
+                yield path
+            finally:
+                end_family(worker)
+                worker.wait(20)
     finally:
         stop_server(runs_dir)
     assert leftovers() == []

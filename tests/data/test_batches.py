@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.batches import BatchCounts, LearnerBatch, Minibatch, RowReader, learner_batch
+from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
 from hacpo_core.data.tokens.retokenize import EosRule, Retokenizer, decode_response
 from hacpo_core.methods.base import Carried, Estimate, Objective, RowKind
 from hacpo_core.methods.objectives.cross_clip import CrossClip
@@ -75,6 +76,11 @@ def estimate_of(names: Sequence[str]) -> Estimate:
     )
 
 
+class Built(NamedTuple):
+    minibatches: list[Minibatch]
+    counts: BatchCounts
+
+
 def batch_of(
     rollouts: Sequence[Sequence[Rollout]],
     names: Sequence[str],
@@ -84,7 +90,7 @@ def batch_of(
     max_response_tokens: int = 99,
     num_minibatches: int = 1,
     objective: Objective | None = None,
-) -> LearnerBatch:
+) -> Built:
     """Batch of a learner of two agents, "0" and "1", every source shared."""
     other = 1 - learner
     retokenizer = Retokenizer(
@@ -104,7 +110,7 @@ def batch_of(
         drops_eos=eos == "drop",
     )
     keys = [[RowKey(1, str(j), str(p), i) for j, p, i in piece] for piece in slots(learner, other, num_minibatches)]
-    return learner_batch(reader, keys, objective or CrossClip(), max_response_tokens=max_response_tokens)
+    return Built(*learner_minibatches(reader, keys, objective or CrossClip(), max_response_tokens=max_response_tokens))
 
 
 def slots(learner: int, other: int, num_minibatches: int) -> list[list[tuple[int, int, int]]]:
@@ -152,7 +158,7 @@ def rows_in(batch: Minibatch) -> list[Row]:
     ]
 
 
-def rows_of(batch: LearnerBatch) -> dict[tuple[int, int, int], Row]:
+def rows_of(batch: Built) -> dict[tuple[int, int, int], Row]:
     return {(row.source, row.problem, row.index): row for piece in batch.minibatches for row in rows_in(piece)}
 
 
@@ -373,7 +379,7 @@ def test_rows_of_an_earlier_step_are_old_and_carry_what_they_carried_then() -> N
         drops_eos=False,
     )
     keys = [[RowKey(2, "0", "0", 0), RowKey(1, "0", "1", 1)]]
-    (batch,) = learner_batch(reader, keys, CrossClip(), max_response_tokens=9).minibatches
+    (batch,), _ = learner_minibatches(reader, keys, CrossClip(), max_response_tokens=9)
     assert batch.kind_B.tolist() == [RowKind.OWN, RowKind.OLD]
     assert batch.advantage_B.tolist() == [10.0, 3.0]
     assert batch.old_logprobs[1].tolist() == own.behaviour_logprobs[3].tolist()

@@ -143,10 +143,10 @@ def test_extrapolation_adds_the_teachers_difference_from_the_learners_initial_mo
     np.testing.assert_allclose(three[is_asked], 3 * one[is_asked], atol=1e-4)
     assert np.abs(one[is_asked]).max() > 0.1
     with open_experiment(further) as (x, _):
-        own = x.ledger.rollouts(3, "qwen").responses
+        own = x.ledger.rollouts(3, "qwen").value
         initial = with_agent(x, "qwen", 2, lambda placed: placed.score(own, by_reference=True))
         now = with_agent(x, "qwen", 2, lambda placed: placed.score(own))
-        first = x.ledger.rollouts(1, "qwen").responses
+        first = x.ledger.rollouts(1, "qwen").value
         again = with_agent(x, "qwen", 2, lambda placed: placed.score(first, by_reference=True))
     assert np.abs(now.value_N - initial.value_N).max() > 1e-2, "the learner has moved"
     np.testing.assert_allclose(again.value_N, first.behaviour_logprobs.value_N, atol=1e-4)  # its reference has not

@@ -142,12 +142,15 @@ class Returning(Distilled):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "returned NoneType, expected a list of problems"),
-        (["p"], "got 'p' of type str in a list, expected problems only"),
+        (None, "TypeError: 'NoneType' object is not iterable"),
+        (["p"] * 9, "AttributeError: 'str' object has no attribute 'id'"),
         (lambda plain: plain[1:], "returned 8 problems, expected 9, one for each response in its order"),
         (lambda plain: plain[::-1], "got problem 'q' for a response to 'p'; keep the id and change messages alone"),
-        (lambda plain: [replace(plain[0], messages=()), *plain[1:]], r"got messages \(\) of 'p', expected a tuple"),
-        (lambda plain: [replace(plain[0], messages=("x",)), *plain[1:]], r"got messages \('x',\) of 'p', expected a"),
+        (lambda plain: [replace(plain[0], messages=()), *plain[1:]], "got no messages of 'p', expected at least one"),
+        (
+            lambda plain: [replace(plain[0], messages=("x",)), *plain[1:]],
+            "AttributeError: 'str' object has no attribute 'role'",
+        ),
         (lambda plain: 1 / 0, r"ZeroDivisionError: division by zero .*; fix the class"),
         (
             lambda plain: [replace(plain[0], messages=plain[0].messages[:1]), *plain[1:]],
@@ -242,7 +245,7 @@ def test_users_estimator_decides_what_the_teacher_reads(
     planned = small_plan("distil", f"{ASKED}TellsTheAnswer", *SHORT, "train.num_steps=1")
     run_experiment(planned, DirectRunner())
     with open_experiment(planned) as (x, _):
-        batch, responses = x.ledger.taught(1, "qwen"), x.ledger.rollouts(1, "qwen").responses
+        batch, responses = x.ledger.taught(1, "qwen"), x.ledger.rollouts(1, "qwen").value
         tokens = x.placement.tokenizers["llama"]
         told = [
             tokens.prompt_ids(replace(problem, messages=(*problem.messages, Message("user", "= 3"))))

@@ -41,6 +41,8 @@ def problems_of(site: Site, expected: Mapping[str, Mapping[str, Any]]) -> list[s
     """
     found = [f"{name} is {_state(site, name)}, not done" for name in expected if _state(site, name) != "done"]
     found += [f"{name} was not asked for" for name in set(experiment_ids(site.runs_dir)) - set(expected)]
+    hacpo = [sys.executable, "-m", "flows.cli"]  # the next worker does so too
+    subprocess.run([*hacpo, "reconcile", "--runs-dir", str(site.runs_dir)], env=site.environment(), capture_output=True)
     found += _queue(site)
     sender = [sys.executable, "-m", "flows.runs.tracking", "--runs-dir", str(site.runs_dir)]
     if unsent_experiments(site.runs_dir):  # the next chance

@@ -13,10 +13,8 @@ MARK = "HACPO_SOAK_MARK"
 """environment variable that all processes of a round inherit"""
 _ROLES = {
     "flows.service.prefect_server": "server",
-    "flows.service.reconciler": "reconciler",
     "flows.runs.tracking": "late sender",
     "prefect.engine": "run",
-    "prefect": "Prefect's worker",
     "worker": "worker",
     "grid": "command",
     "train": "command",

@@ -19,7 +19,7 @@ from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.base import Carried, Estimate
 from hacpo_core.records import PhaseCost, Verdict
 from hacpo_core.responses import Responses, Verdicts
-from hacpo_core.store.ledger import Committed, Ledger, SampledBatch, UpdateRecord
+from hacpo_core.store.ledger import Committed, Ledger, UpdateRecord
 from hacpo_core.store.steps import MANIFEST, StepStore
 from tests.rollouts import Rollout, responses_of
 
@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
 def test_rollouts_are_read_as_they_were_sampled(rollouts: tuple[Rollout, ...], tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of(rollouts), verdicts=None)
-    batch = SampledBatch(responses, COST, {0: [-0.5]}, recomputes_own=True, state=STATE)
+    batch = Committed(replace(responses.with_probes({0: [-0.5]}), recomputes_own=True), COST, STATE)
     before.save_rollouts(1, "qwen", batch)
     assert plain(after.rollouts(1, "qwen")) == plain(batch)
     assert after.state(1, "rollout.qwen") == STATE
@@ -76,7 +76,7 @@ def test_verdicts_are_read_as_they_were_given_with_their_responses(
 ) -> None:
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
-    before.save_rollouts(1, "qwen", SampledBatch(responses, COST))
+    before.save_rollouts(1, "qwen", Committed(responses, COST))
     batch = Committed(replace(responses, verdicts=Verdicts.of(verdicts)), COST)
     before.save_verdicts(1, "qwen", batch)
     assert plain(after.verdicts(1, "qwen")) == plain(batch)
@@ -88,12 +88,13 @@ def test_rounds_are_read_as_one_and_a_round_that_is_sampled_again_outdates_later
     second = replace(responses_of([replace(ROLLOUT, index=2)]), verdicts=None, old_logprobs=None)
     rounds = [(first, (RIGHT, WRONG)), (Responses.none(1, "qwen"), ()), (second, (UNSCORED,))]
     for n, (responses, verdicts) in enumerate(rounds):
-        before.save_rollouts(1, "qwen", SampledBatch(responses, COST, {0: [-0.5]} if len(responses) else {}), n)
+        probed = responses.with_probes({0: [-0.5]} if len(responses) else {})
+        before.save_rollouts(1, "qwen", Committed(probed, COST), n)
         judged = replace(responses, verdicts=Verdicts.of(verdicts))
         before.save_verdicts(1, "qwen", Committed(judged, COST), n)
     for ledger in (before, after):
         sampled, verified = ledger.rollouts(1, "qwen"), ledger.verdicts(1, "qwen")
-        assert list(sampled.probes) == [0, 2]
+        assert list(sampled.value.probes()) == [0, 2]
         assert sampled.cost == PhaseCost.total([COST] * 3)
         assert verified.value.sample_R.tolist() == [0, 1, 2]
         assert verified.value.verdicts is not None
@@ -101,14 +102,14 @@ def test_rounds_are_read_as_one_and_a_round_that_is_sampled_again_outdates_later
         assert len(ledger.verdicts(1, "qwen", rounds=1).value) == 2
         last = verified.value.behaviour_logprobs[2]
         assert last.tolist() == second.logprobs[0].tolist(), "the sampler's own, where the round has no others"
-    before.save_rollouts(1, "qwen", SampledBatch(second, COST), 1)
+    before.save_rollouts(1, "qwen", Committed(second, COST), 1)
     assert before.store.committed(1) == ("rollout.qwen", "verify.qwen", "rollout-2.qwen")
 
 
 def test_estimate_is_read_as_it_was_made(tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
-    before.save_rollouts(1, "qwen", SampledBatch(responses, COST))
+    before.save_rollouts(1, "qwen", Committed(responses, COST))
     carried = {"qwen": {"qwen": Carried(np.array([0.5, -1e-300]), np.array([1.0, 2.0]))}}
     reward_R = {"qwen": np.array([0.25, np.nan])}
     estimated = Committed(Estimate(carried, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), COST, STATE)
@@ -134,7 +135,7 @@ def test_update_is_read_as_it_was_made(num_rows: int, tmp_path: Path) -> None:
 
 def test_store_of_an_earlier_version_is_one_clear_error(tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    before.save_rollouts(3, "qwen", SampledBatch(responses_of([ROLLOUT]), COST))
+    before.save_rollouts(3, "qwen", Committed(responses_of([ROLLOUT]), COST))
     path = before.store.folder(3) / MANIFEST
     write_json(path, {key: value for key, value in read_json(path).items() if key != "format"})
     with pytest.raises(StoreError, match=r"000003: got format 1, written by another version of hacpo, expected 2; use"):
@@ -148,7 +149,7 @@ def test_rewards_by_function_are_nan_where_unscored_and_survive_a_round_without_
     for round, rows in enumerate(([0, 1], [])):
         batch = replace(responses, verdicts=verdicts).take(rows)
         batch = batch if rows else replace(batch, verdicts=Verdicts.of([]))
-        before.save_rollouts(1, "qwen", SampledBatch(replace(batch, verdicts=None), COST), round)
+        before.save_rollouts(1, "qwen", Committed(replace(batch, verdicts=None), COST), round)
         before.save_verdicts(1, "qwen", Committed(batch, COST), round)
     for ledger in (before, after):
         found = ledger.verdicts(1, "qwen").value.verdicts

@@ -34,7 +34,7 @@ def convert(file: Path, folder: Path) -> None:
     Takes 4 bytes a weight in memory, and again on the disk.
 
     Raises:
-        ModelError: the extra gguf is not installed, the file is damaged, or transformers does not know its architecture.
+        ModelError: the extra gguf is missing, the file is damaged, or transformers does not know its architecture.
     """
     metadata = _metadata(file)
     transformers_logging.disable_progress_bar()

@@ -19,11 +19,14 @@ from prefect.states import Pending, Running
 
 from flows.service.deployments import POOL, deploy
 from flows.service.host import HostProcesses, HostWatch, Suspects, Timeouts
+from flows.service.processes import worker_record
 from flows.service.schedule import Schedule, worker_name
 from flows.service.server import ensure_server, stop_server
-from flows.service.worker import set_pool_limit
+from flows.service.serving import set_pool_limit
 
 AT_ONCE, LATER = Timeouts(0.0, 0.0, 0.0), Timeouts(60.0, 60.0, 60.0)
+NOWHERE = Path("/nowhere")
+"""a runs folder that has no worker"""
 SLEEP = "import time; time.sleep(600)"
 
 
@@ -44,8 +47,6 @@ class FakeClient:
             tags=tags or [],
         )
         self.states: list[str] = []
-
-    api_url = "http://127.0.0.1:9/api/"
 
     def read_flow_runs(self, *, flow_run_filter: Any, work_pool_filter: Any) -> list[FlowRun]:
         kinds = {kind.value for kind in flow_run_filter.state.type.any_}
@@ -77,12 +78,12 @@ def test_run_whose_process_is_gone_is_reported(
     state: str, worker: str | None, tags: list[str], set_to: list[str]
 ) -> None:
     client = FakeClient(state, worker=worker, tags=tags)
-    assert len(HostWatch(Suspects(AT_ONCE)).check_once(client)) == len(set_to)  # type: ignore[arg-type]
+    assert len(HostWatch(Suspects(NOWHERE, AT_ONCE)).check_once(client)) == len(set_to)  # type: ignore[arg-type]
     assert client.states == set_to
 
 
 def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough() -> None:
-    client, watch = FakeClient("RUNNING", worker=HERE), HostWatch(Suspects(LATER))
+    client, watch = FakeClient("RUNNING", worker=HERE), HostWatch(Suspects(NOWHERE, LATER))
     assert watch.check_once(client) == watch.check_once(client) == []  # type: ignore[arg-type]
     assert len(watch.suspects) == 1
     client.run.state_type = StateType.COMPLETED
@@ -90,35 +91,34 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough() -> None:
     assert len(watch.suspects) == 0
 
 
-def test_pending_run_is_lost_once_every_worker_that_could_start_its_process_is_gone() -> None:
-    """A worker of this host that is younger than the run's state is not the one that took it."""
-    run = FakeClient("PENDING", worker=HERE).run
+def test_pending_run_is_lost_once_the_worker_that_took_it_is_gone() -> None:
+    """A worker that is younger than the run's state did not take it."""
+    run = FakeClient("PENDING", worker=HERE, tags=["runs:0123"]).run
     assert run.state is not None
     taken_at = run.state.timestamp.timestamp()
-    assert HostProcesses({}, []).has_lost(run)
-    assert HostProcesses({}, [taken_at + 1.0]).has_lost(run)
-    assert not HostProcesses({}, [taken_at - 1.0, taken_at + 1.0]).has_lost(run)
-    assert not HostProcesses({str(run.id): [psutil.Process()]}, []).has_lost(run)
-    assert not HostProcesses({}, []).has_lost(FakeClient("PENDING", worker=ELSEWHERE).run)
-    assert not HostProcesses({}, []).has_lost(FakeClient("PENDING", worker=None).run)
+    assert HostProcesses({}, None).has_lost(run)
+    assert HostProcesses({}, taken_at + 1.0).has_lost(run)
+    assert not HostProcesses({}, taken_at - 1.0).has_lost(run)
+    assert not HostProcesses({str(run.id): [psutil.Process()]}, None).has_lost(run)
+    for worker, tags in ((ELSEWHERE, ["runs:0123"]), (None, ["runs:0123"]), (HERE, [])):
+        other = FakeClient("PENDING", worker=worker, tags=tags).run
+        assert not HostProcesses({}, None).has_lost(other), "another host or another folder may have it"
 
 
-def test_workers_of_another_server_do_not_count() -> None:
-    environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    with subprocess.Popen([sys.executable, "-c", SLEEP, "worker", "start", "process"], env=environment) as process:
-        try:
-            (since,) = HostProcesses.scan("http://127.0.0.1:9/api/").workers_since
-            assert since == psutil.Process(process.pid).create_time()
-            assert HostProcesses.scan("http://127.0.0.1:7/api/").workers_since == []
-        finally:
-            process.kill()
+def test_only_the_folders_own_worker_counts(tmp_path: Path) -> None:
+    record = worker_record(tmp_path)
+    assert HostProcesses.scan(tmp_path).worker_since is None
+    record.path.parent.mkdir(parents=True)
+    record.write(os.getpid(), {"slots": 1})
+    assert HostProcesses.scan(tmp_path).worker_since == psutil.Process().create_time()
+    assert HostProcesses.scan(tmp_path / "other").worker_since is None
 
 
 def test_lost_run_is_reported_long_before_one_that_may_still_start() -> None:
     timeouts = Timeouts(pending_s=60.0, running_s=60.0, gone_s=0.0)
     for worker, set_to in ((HERE, ["CRASHED"]), (None, [])):
         client = FakeClient("RUNNING", worker=worker)
-        HostWatch(Suspects(timeouts)).check_once(client)  # type: ignore[arg-type]
+        HostWatch(Suspects(NOWHERE, timeouts)).check_once(client)  # type: ignore[arg-type]
         assert client.states == set_to
 
 
@@ -142,7 +142,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_process_that_outlives_its_cancelled_run_is_killed(state: str, set_to: list[str], engine: Any) -> None:
     client = FakeClient(state, worker=ELSEWHERE)  # whatever the server believes, the process is here
     process, helper = engine(client.run, "prefect.engine"), engine(client.run)
-    (words,) = HostWatch(Suspects(AT_ONCE)).check_once(client)  # type: ignore[arg-type]
+    (words,) = HostWatch(Suspects(NOWHERE, AT_ONCE)).check_once(client)  # type: ignore[arg-type]
     assert words == f"x: process {process.pid} killed; the run is cancelled"
     assert process.wait(10) == -9
     assert helper.poll() is None, "what cleans up behind it may do so"
@@ -153,7 +153,7 @@ def test_process_with_a_foreign_variable_is_no_run(engine: Any) -> None:
     """Another program may have set the variable to anything."""
     run = FakeClient("RUNNING", worker=HERE).run
     strange, known = engine(SimpleNamespace(id="17")), engine(run)
-    found = HostProcesses.scan("http://127.0.0.1:9/api").of_runs
+    found = HostProcesses.scan(NOWHERE).of_runs
     assert [process.pid for process in found[str(run.id)]] == [known.pid]
     assert strange.pid not in [process.pid for processes in found.values() for process in processes]
 
@@ -161,9 +161,9 @@ def test_process_with_a_foreign_variable_is_no_run(engine: Any) -> None:
 def test_living_process_is_left_alone(engine: Any) -> None:
     client = FakeClient("RUNNING", worker=HERE)
     process = engine(client.run, "prefect.engine")
-    assert HostWatch(Suspects(AT_ONCE)).check_once(client) == []  # type: ignore[arg-type]
+    assert HostWatch(Suspects(NOWHERE, AT_ONCE)).check_once(client) == []  # type: ignore[arg-type]
     client.run.state_type = StateType.CANCELLING
-    assert HostWatch(Suspects(LATER)).check_once(client) == [], "its worker ends it"  # type: ignore[arg-type]
+    assert HostWatch(Suspects(NOWHERE, LATER)).check_once(client) == [], "its worker ends it"  # type: ignore[arg-type]
     assert psutil.pid_exists(process.pid)
 
 
@@ -185,8 +185,10 @@ def test_dead_evaluation_gives_its_place_in_the_pool_back(tmp_path: Path, migrat
             return [one.flow_run.id for one in client.get_scheduled_flow_runs_for_work_pool(POOL)]
 
         assert offered() == []
-        assert HostWatch(Suspects(LATER)).check_once(client) == []
-        assert HostWatch(Suspects(AT_ONCE)).check_once(client) == [f"{dead.name}: crashed; its process is gone"]
+        assert HostWatch(Suspects(tmp_path, LATER)).check_once(client) == []
+        assert HostWatch(Suspects(tmp_path, AT_ONCE)).check_once(client) == [
+            f"{dead.name}: crashed; its process is gone"
+        ]
         assert offered() == [waiting.id]
     finally:
         stop_server(tmp_path)

@@ -31,12 +31,11 @@ from flows.service.server import (
     PrefectServer,
     auth_file,
     ensure_server,
-    find_reconciler,
     find_server,
     is_healthy,
     stop_server,
 )
-from flows.service.worker import set_pool_limit
+from flows.service.serving import set_pool_limit
 from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock
 from tests.flows.service.remembered import RememberedClient
@@ -340,8 +339,6 @@ def test_pool_takes_as_many_runs_as_all_workers_together(schedule: Schedule, mon
 
 def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_dir: Path, schedule: Schedule) -> None:
     before, record = ensure_server(runs_dir), Record(home_of(runs_dir), "server")
-    reconciler = find_reconciler(runs_dir)
-    assert reconciler is not None
     process = record.process()
     assert process is not None
     process.kill()
@@ -354,9 +351,6 @@ def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_di
     assert after == before
     assert is_healthy(after)
     assert schedule.runs(), "a client of the first one goes on with the second"
-    again = find_reconciler(runs_dir)
-    assert again is not None
-    assert again.pid == reconciler.pid, "one reconciler outlives servers"
 
 
 @pytest.mark.system

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -21,30 +22,35 @@ from prefect.states import Crashed
 from flows.commands.server import server_stop
 from flows.doctor.machine import check_server
 from flows.records.states import CONFIG_FILE
-from flows.service.processes import Record, end_family, home_of, is_held, only_one
+from flows.service.processes import Record, acquire, end_family, home_of, is_held, only_one
 from flows.service.schedule import Schedule
 from flows.service.server import (
     RECONCILER_LOCK,
     SERVER_LOCK,
     PrefectServer,
     ensure_server,
-    find_reconciler,
     find_server,
+    has_reconciler,
     is_healthy,
+    kept_server,
     other_host,
-    record_reconciler,
     server_environment,
     stop_server,
 )
 from hacpo_core.errors import ServerError
 from tests.waiting import wait_until
 
-QUICK_RECONCILER = "import flows.service.reconciler as r; r.RECONCILE_EVERY_S = 1.0; r.main()"
 QUICK_WORKER = """
-import sys, flows.service.worker as w
+import os, sys
 from pathlib import Path
-w.WORKER_CHECK_EVERY_S = 1.0
-w.run_worker(Path(sys.argv[1]), num_slots=1)
+from flows.service.server import ensure_server
+from flows.service.worker import run_worker, worker_environment
+runs_dir = Path(sys.argv[1])
+os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), 1)  # before Prefect is imported
+import flows.service.serving as serving
+serving.CHECK_EVERY_S = serving.SUSPECT_EVERY_S = 1.0
+{more}
+run_worker(runs_dir, num_slots=1)
 """
 FAMILY = """
 import subprocess, sys, time
@@ -74,6 +80,19 @@ def runs_dir(tmp_path: Path, migrated: Callable[[Path], None], monkeypatch: pyte
     stop_server(tmp_path)
 
 
+@contextmanager
+def quick_worker(runs_dir: Path) -> Iterator[psutil.Popen]:
+    """A worker that checks every second."""
+    words = [sys.executable, "-c", QUICK_WORKER.format(more=""), str(runs_dir)]
+    worker = psutil.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield worker
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            worker.terminate()
+        worker.wait(60)
+
+
 def server_process(runs_dir: Path) -> psutil.Process:
     process = Record(home_of(runs_dir), "server").process()
     assert process is not None
@@ -88,39 +107,51 @@ def server_process(runs_dir: Path) -> psutil.Process:
         pytest.param(True, marks=pytest.mark.system, id="port is taken"),
     ],
 )
-def test_reconciler_brings_a_killed_server_back_goes_on_with_it_and_both_are_stopped(
-    is_port_taken: bool, runs_dir: Path
-) -> None:
+def test_worker_brings_a_killed_server_back_and_goes_on_with_it(is_port_taken: bool, runs_dir: Path) -> None:
     before = ensure_server(runs_dir)
-    Record(home_of(runs_dir), "reconciler").end()
-    words = [sys.executable, "-c", QUICK_RECONCILER, "--runs-dir", str(runs_dir)]
-    reconciler = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    record_reconciler(home_of(runs_dir), reconciler.pid)
     schedule = Schedule(before, runs_dir)
-    schedule.root("x").mkdir(parents=True)
-    (schedule.root("x") / CONFIG_FILE).touch()  # the run of an experiment that was deleted would be cancelled
-    schedule.submit("x", "normal", None)
-    killed = server_process(runs_dir)
-    killed.kill()
-    killed.wait(10)
-    with occupied(before) if is_port_taken else nullcontext():
-        wait_until(lambda: (found := find_server(runs_dir)) is not None and is_healthy(found), "nobody brings it back")
-    after = find_server(runs_dir)
-    assert after is not None
-    assert (after.auth, after.url != before.url) == (before.auth, is_port_taken)
+    assert schedule.workers() == [], "the server has no pool yet"
+    with quick_worker(runs_dir) as worker:
+        wait_until(schedule.workers, "no worker")
+        killed = server_process(runs_dir)
+        killed.kill()
+        killed.wait(10)
+        with occupied(before) if is_port_taken else nullcontext():
+            wait_until(
+                lambda: (found := find_server(runs_dir)) is not None and is_healthy(found), "nobody brings it back"
+            )
+        after = find_server(runs_dir)
+        assert after is not None
+        assert (after.auth, after.url != before.url) == (before.auth, is_port_taken)
 
-    schedule = Schedule(after, runs_dir)
-    crashed = schedule.flow_runs()["x"]
-    schedule.client.set_flow_run_state(crashed.id, Crashed(), force=True)
-    wait_until(lambda: schedule.flow_runs()["x"].id != crashed.id, "the reconciler does not look at the new server")
+        schedule = Schedule(after, runs_dir)
+        schedule.root("x").mkdir(parents=True)
+        (schedule.root("x") / CONFIG_FILE).touch()  # the run of an experiment that was deleted would be cancelled
+        schedule.submit("x", "low", None)
+        crashed = schedule.flow_runs()["x"]
+        schedule.client.set_flow_run_state(crashed.id, Crashed(), force=True)
+        wait_until(lambda: schedule.flow_runs()["x"].id != crashed.id, "it does not reconcile on the new server")
+        assert server_process(runs_dir).ppid() == worker.pid
+    assert is_healthy(after), "it outlives the worker"
 
-    server = server_process(runs_dir)
-    assert server.ppid() == reconciler.pid
-    stop = [sys.executable, "-m", "flows.cli", "server", "stop", "--runs-dir", str(runs_dir)]
-    answers = [subprocess.run(stop, capture_output=True, text=True, timeout=120, check=True).stdout for _ in range(2)]
-    assert answers == ["stopped\n", "no server was running\n"]
-    assert not server.is_running()
-    assert reconciler.wait(10) is not None
+
+@pytest.mark.system
+def test_server_that_is_stopped_stays_so_and_one_that_dies_comes_back(
+    runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a command or a page that needs it."""
+    monkeypatch.setattr("flows.service.server.KEEP_EVERY_S", 0.5)
+    with kept_server(runs_dir) as server:
+        killed = server_process(runs_dir)
+        killed.kill()
+        killed.wait(10)
+        wait_until(lambda: find_server(runs_dir) == server and is_healthy(server), "nobody brings it back")
+        stop = [sys.executable, "-m", "flows.cli", "server", "stop", "--runs-dir", str(runs_dir)]
+        said = [subprocess.run(stop, capture_output=True, text=True, timeout=120, check=True).stdout for _ in range(2)]
+        assert said == ["stopped\n", "no server was running\n"]
+        time.sleep(3.0)
+        assert find_server(runs_dir) is None
+    assert ensure_server(runs_dir) == server
 
 
 @pytest.mark.slow
@@ -137,32 +168,27 @@ def test_server_that_is_killed_again_and_again_while_it_starts_comes_up(
 
 
 @pytest.mark.system
-def test_server_and_reconciler_of_a_folder_that_is_deleted_end_and_do_not_make_it_again(runs_dir: Path) -> None:
+def test_server_and_worker_of_a_folder_that_is_deleted_end_and_do_not_make_it_again(runs_dir: Path) -> None:
     ensure_server(runs_dir)
-    reconciler = find_reconciler(runs_dir)
-    assert reconciler is not None
-    services = [server_process(runs_dir), reconciler]
-    wait_until((home_of(runs_dir) / RECONCILER_LOCK).exists, "the reconciler does not begin")
-    shutil.rmtree(home_of(runs_dir))
-    _, alive = psutil.wait_procs(services, timeout=120)
+    with quick_worker(runs_dir) as worker:
+        wait_until(lambda: has_reconciler(runs_dir), "the worker does not begin")
+        services = [server_process(runs_dir), worker]
+        shutil.rmtree(home_of(runs_dir))
+        _, alive = psutil.wait_procs(services, timeout=120)
     assert not alive
     assert not home_of(runs_dir).exists()
 
 
 @pytest.mark.system
-def test_worker_brings_a_killed_reconciler_back(runs_dir: Path) -> None:
-    """A run that crashes later would wait for it forever, and so would the grid that waits for the run."""
+def test_one_worker_of_a_folder_reconciles(runs_dir: Path) -> None:
+    """Another one, perhaps on another machine, takes over when it ends."""
     ensure_server(runs_dir)
-    worker = psutil.Popen([sys.executable, "-c", QUICK_WORKER, str(runs_dir)], stdout=subprocess.DEVNULL)
-    try:
-        wait_until(worker.children, "no worker of Prefect")
-        killed = find_reconciler(runs_dir)
-        assert killed is not None
-        killed.kill()
-        wait_until(lambda: find_reconciler(runs_dir) not in (None, killed), "nobody brings it back")
-    finally:
-        worker.terminate()
-        worker.wait(60)
+    with quick_worker(runs_dir) as worker:
+        wait_until(lambda: has_reconciler(runs_dir), "it does not reconcile")
+        with (home_of(runs_dir) / RECONCILER_LOCK).open() as lock:
+            assert not acquire(lock, limit_s=0.0)
+            worker.kill()
+            assert acquire(lock, limit_s=20.0)
 
 
 @pytest.mark.system
@@ -171,7 +197,7 @@ def test_sigterm_ends_a_worker_whatever_becomes_of_its_exception(runs_dir: Path,
     """The code that is interrupted may lose the exception, or raise another one."""
     ensure_server(runs_dir)
     interrupted_check = f"""
-import signal, time, flows.service.host as h
+import signal, flows.service.host as h
 def check_once(self, client):
     try:
         signal.raise_signal(signal.SIGTERM)
@@ -179,7 +205,7 @@ def check_once(self, client):
         {code_after_the_signal}
 h.HostWatch.check_once = check_once
 """
-    words = [sys.executable, "-c", interrupted_check + QUICK_WORKER, str(runs_dir)]
+    words = [sys.executable, "-c", QUICK_WORKER.format(more=interrupted_check), str(runs_dir)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
     assert ended.returncode == -signal.SIGINT, "as after Ctrl-C: " + ended.stderr
 
@@ -188,11 +214,8 @@ h.HostWatch.check_once = check_once
 @pytest.mark.slow
 def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(runs_dir: Path) -> None:
     before = ensure_server(runs_dir)
-    with (runs_dir / "worker.log").open("w") as log:
-        words = [sys.executable, "-c", QUICK_WORKER, str(runs_dir)]
-        worker = subprocess.Popen(words, stdout=log, stderr=log)
-    try:
-        wait_until(lambda: "started!" in (runs_dir / "worker.log").read_text(), "no worker")
+    with quick_worker(runs_dir):
+        wait_until(Schedule(before, runs_dir).workers, "no worker")
         assert stop_server(runs_dir)
         with occupied(before):
             after = ensure_server(runs_dir)
@@ -202,9 +225,6 @@ def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(run
             report = client.read_deployment_by_name("report/report").id
             run = client.create_flow_run_from_deployment(report, parameters={"grid": "nobody knows it"})
             wait_until(lambda: client.read_flow_run(run.id).run_count, "the worker takes no run")
-    finally:
-        worker.terminate()
-        worker.wait(60)
     assert is_healthy(after), "it outlives the worker"
 
 

@@ -23,10 +23,10 @@ from mlflow.tracking import MlflowClient
 
 from experiments.planner import plan_grid
 from flows.records.states import experiment_status
-from flows.service.processes import Record, end_family, free_port, home_of, only_one
+from flows.service.processes import Record, end_family, free_port, home_of
 from flows.service.schedule import Schedule
-from flows.service.server import RECONCILER_LOCK, PrefectServer, find_reconciler
-from flows.service.worker import TeamReconciler, find_worker
+from flows.service.server import PrefectServer, has_reconciler
+from flows.service.worker import find_worker
 from tests.postgres import Postgres, programs
 from tests.waiting import wait_until
 
@@ -242,9 +242,9 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
     if find_worker(team.runs_dir) is None:
         team.start("worker")
         wait_until(lambda: find_worker(team.runs_dir) is not None, "no worker", limit_s=LIMIT_S)
-    wait_until(lambda: find_reconciler(team.runs_dir) is not None, "no reconciler", limit_s=60)
-    worker, reconciler = find_worker(team.runs_dir), find_reconciler(team.runs_dir)
-    assert worker is not None and reconciler is not None
+    wait_until(lambda: has_reconciler(team.runs_dir), "no reconciler", limit_s=60)
+    worker = find_worker(team.runs_dir)
+    assert worker is not None
     words = ["train.num_steps=12", "--submit", "--seeds", "7"]
     submitted = team.hacpo("grid", team.grid("hacpo"), *words)
     assert submitted.returncode == 0, submitted.stderr
@@ -254,12 +254,12 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
         return {run.state for run in schedule.runs().values()}
 
     wait_until(lambda: team.runs_of_worker() and "Running" in states(), "nothing runs", limit_s=LIMIT_S)
-    killed = [process for process in [worker, *worker.children(recursive=True)] if process != reconciler]
+    killed = [worker, *worker.children(recursive=True)]
     for process in killed:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs([*killed, reconciler], timeout=20)
-    assert find_reconciler(team.runs_dir) is None, "it ends with its worker"
+    psutil.wait_procs(killed, timeout=20)
+    assert not has_reconciler(team.runs_dir), "it ends with its worker"
     assert "Running" in states(), "nobody is left to report the death"
     team.start("worker")
     wait_until(lambda: states() == {"Completed"}, f"not fixed: {team.log('worker')}", limit_s=LIMIT_S)
@@ -267,7 +267,8 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
     assert ended.count("CRASHED") == 1
     assert team.hacpo("reconcile").stdout == "nothing to fix\n"
     status = team.hacpo("server", "status").stdout
-    assert status.startswith(f"{team.server.url} healthy\nreconciler: process ")
+    assert status.startswith(f"{team.server.url} healthy\nworker: process ")
+    assert status.endswith("\nreconciler: in a worker\n")
 
 
 @pytest.mark.slow
@@ -375,20 +376,8 @@ def test_machines_that_share_a_folder_do_not_take_each_others_processes_for_thei
 ) -> None:
     home = home_of(tmp_path)
     home.mkdir(parents=True)
-    record = Record(home, "reconciler")
+    record = Record(home, "server")
     record.write(os.getpid(), {})
     assert record.process() is not None
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
     assert record.process() is None
-
-
-def test_second_reconciler_of_a_folder_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HACPO_PREFECT_URL", f"http://127.0.0.1:{free_port()}")
-    reconciler = TeamReconciler(tmp_path, dict(os.environ))
-    with only_one(home_of(tmp_path) / RECONCILER_LOCK):
-        reconciler.keep()
-        assert find_reconciler(tmp_path) is None
-    reconciler.keep()
-    assert find_reconciler(tmp_path) is not None
-    reconciler.end()
-    assert find_reconciler(tmp_path) is None

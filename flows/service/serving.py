@@ -1,0 +1,132 @@
+"""What `hacpo worker` does: Prefect's worker in a thread, and repeated checks of server, flow runs and processes.
+
+One worker of a runs folder, over all machines, holds the reconciler's lock and looks after all its flow runs
+(`flows.service.reconciler`). The others check the processes of their own host only (`flows.service.host`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessWorker
+
+from flows.service.deployments import POOL, deploy
+from flows.service.host import HostWatch, Suspects
+from flows.service.processes import acquire, end_descendants, home_of, inode_of, rotate_logs, worker_record
+from flows.service.reconciler import Reconciler
+from flows.service.schedule import Schedule, host_in, worker_name
+from flows.service.server import RECONCILER_LOCK, PrefectServer, await_server, log_in_hint, server_process
+from hacpo_core.errors import ServerError
+
+_log = logging.getLogger(__name__)
+CHECK_EVERY_S, SUSPECT_EVERY_S = 10.0, 2.0
+"""time between two checks, and while a flow run appears dead"""
+END_LIMIT_S = 10.0
+"""time for Prefect's worker to end after its runs have"""
+
+
+class PrefectWorker:
+    """Prefect's worker, for one server, in a thread of this process. Flow runs are its child processes."""
+
+    def __init__(self, server: PrefectServer, num_slots: int) -> None:
+        self.server = server
+        self._name, self._num_slots = worker_name(socket.gethostname(), num_slots), num_slots
+        self._is_running = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="Prefect's worker", daemon=True)
+        self._thread.start()
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for its end; whether it has ended."""
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def end(self, runs_dir: Path) -> None:
+        """Stop taking flow runs, end those that run, and wait for the thread."""
+        if self._is_running.wait(END_LIMIT_S):
+            with suppress(RuntimeError):  # its loop has just been closed
+                self._loop.call_soon_threadsafe(self._task.cancel)
+        server = server_process(runs_dir)
+        end_descendants(spared=[] if server is None else [server])
+        if not self.wait(END_LIMIT_S):
+            _log.warning("Prefect's worker did not end within %.0f s", END_LIMIT_S)
+
+    def _run(self) -> None:
+        try:
+            with temporary_settings({PREFECT_API_URL: f"{self.server.url}/api"}):  # a restarted server may have moved
+                asyncio.run(self._work())
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001  whatever it was, the next check starts another one
+            _log.warning("Prefect's worker ended: %s: %s", type(error).__name__, error)
+        finally:
+            self._is_running.set()
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "in a task"
+        self._loop, self._task = asyncio.get_running_loop(), task
+        self._is_running.set()
+        await ProcessWorker(POOL, name=self._name, limit=self._num_slots).start()
+
+
+def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) -> None:
+    """Train what is in the queue, and check all else, until interrupted or until the runs folder is deleted.
+
+    Args:
+        runs_dir: folder of all runs.
+        num_slots: number of concurrent experiments.
+        is_interrupted: whether to end; KeyboardInterrupt ends it too.
+
+    Raises:
+        ServerError: the server does not start, rejects the credentials, or runs on another machine.
+    """
+    home, own_lock = home_of(runs_dir), worker_record(runs_dir).path.with_suffix(".lock")
+    inode = inode_of(own_lock)
+    worker: PrefectWorker | None = None
+    with (home / RECONCILER_LOCK).open("ab") as lock:
+        try:
+            while not is_interrupted():
+                if inode_of(own_lock) != inode:
+                    _log.warning("%s was deleted; the worker ends", runs_dir)
+                    return
+                server = await_server(runs_dir)
+                if worker is None or worker.server != server:
+                    if worker is not None:
+                        worker.end(runs_dir)
+                    print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
+                    schedule = Schedule(server, runs_dir)
+                    deploy(schedule.client)
+                    host, reconciler = HostWatch(Suspects(runs_dir)), Reconciler(schedule, runs_dir)
+                    worker = PrefectWorker(server, num_slots)
+                elif worker.wait(0.0):
+                    worker = PrefectWorker(server, num_slots)
+                rotate_logs(home)
+                set_pool_limit(schedule, num_slots)
+                try:
+                    if acquire(lock, limit_s=0.0):
+                        reconciler.check_once()
+                        reconciler.send_tracking()
+                    else:
+                        host.check_once(schedule.client)
+                except Exception as error:  # noqa: BLE001  checks must survive every error
+                    _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
+                if worker.wait(SUSPECT_EVERY_S if reconciler.num_suspects else CHECK_EVERY_S):
+                    time.sleep(SUSPECT_EVERY_S)  # it may fail at once again
+        finally:
+            if worker is not None:
+                worker.end(runs_dir)
+
+
+def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
+    """Set the pool's limit to the slots of all online workers; does nothing if the server does not answer."""
+    with suppress(ServerError):
+        slots = {host_in(worker.name): worker.num_slots for worker in schedule.workers()}
+        schedule.set_limit(sum({**slots, socket.gethostname(): own_slots}.values()))

@@ -294,4 +294,5 @@ def test_run_that_died_while_pending_is_in_the_queue_again(site: Site, small_pla
         site.wait(lambda: num_runs() == 2, "not found")
         times.append(time.monotonic() - started_at)
         site.schedule.cancel(planned.id)
+        site.wait(lambda: not site.children(), "goes on")
     print(f"found after {', '.join(f'{seconds:.1f}' for seconds in times)} s")

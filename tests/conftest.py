@@ -21,6 +21,7 @@ import pytest
 import torch
 from filelock import FileLock
 
+from flows.cli import main
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.mlflow_store import prepare_store
@@ -208,6 +209,27 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]
         copy_database(made_once(tmp_path_factory, "server", make) / DATABASE, home_of(runs_dir) / DATABASE)
 
     return prepare
+
+
+@pytest.fixture
+def probe(
+    small_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Standard output of `hacpo probe small.yaml` with these words."""
+    runs_dir = tmp_path / "probed"
+    runs_dir.mkdir()
+    (runs_dir / "models").symlink_to(small_models / "models")
+
+    def run(*words: str, pair: Path = small_models / "small.yaml") -> str:
+        monkeypatch.setattr("sys.argv", ["hacpo", "probe", str(pair), *words, "--runs-dir", str(runs_dir)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert ended.value.code == 0, printed.err
+        assert not (runs_dir / "experiments").exists()
+        return printed.out
+
+    return run
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def bounded_ratios(objective: Objective, minibatch: Minibatch, scored: Ragged, *
         update: m, number of updates of the step before.
     """
     rows = loss_rows(minibatch, objective)
-    logprob_BT = padded(torch.from_numpy(scored.value_N).double(), rows.mask_BT)
+    logprob_BT = padded(torch.tensor(scored.value_N, dtype=torch.float64), rows.mask_BT)
     with torch.no_grad():
         surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)
     stopped_B, advantage_B = surrogate.stopped_share_B.double().numpy(), rows.weighted_advantage_B.numpy()

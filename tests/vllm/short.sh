@@ -29,6 +29,7 @@ tests=(
     test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_nothing
     test_experiment_trains_and_its_sampler_stays_with_its_learner
     test_hand_over_of_wrong_weights_stops_the_run
+    test_probe_samples_with_vllm_and_compares_it_with_the_learner
 )
 cd "$root"
 timeout --kill-after=10 360 .venv-vllm/bin/python -m pytest "${tests[@]/#/tests/engines/vllm/test_vllm_sampler.py::}"

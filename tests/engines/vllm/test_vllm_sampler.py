@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 import re
@@ -552,6 +553,14 @@ def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Ca
             assert found[f"{step} {agent}"]["sampler/logprob_difference_max"] < 1e-4
             assert found[f"{step} {agent}"]["sampler/ratio_error_mean"] < 1e-4
     assert psutil.Process().children(recursive=True) == before
+
+
+def test_probe_samples_with_vllm_and_compares_it_with_the_learner(probe: Callable[..., str]) -> None:
+    found = json.loads(probe("hacpo", "--problems", "8", "--json", *SAMPLED_BY_VLLM))
+    for agent in found["agents"].values():
+        assert agent["num_responses"] == 8 * 4
+        assert 0.0 < agent["sampler_difference"] < 1e-4, "two engines"
+    assert [pair["num_rows"] + pair["num_empty"] for pair in found["pairs"]] == [32, 32]
 
 
 @pytest.mark.parametrize("method", ["sage", "hacpo"])

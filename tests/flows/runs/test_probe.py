@@ -119,27 +119,6 @@ def test_groups_are_counted_by_their_scored_rewards() -> None:
     assert (nothing.signal_share, nothing.all_wrong_share) == (0.0, 0.0)
 
 
-@pytest.fixture
-def probe(
-    small_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
-    """Standard output of `hacpo probe small.yaml` with these words."""
-    runs_dir = tmp_path / "probed"
-    runs_dir.mkdir()
-    (runs_dir / "models").symlink_to(small_models / "models")
-
-    def run(*words: str, pair: Path = small_models / "small.yaml") -> str:
-        monkeypatch.setattr("sys.argv", ["hacpo", "probe", str(pair), *words, "--runs-dir", str(runs_dir)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert ended.value.code == 0, printed.err
-        assert not (runs_dir / "experiments").exists()
-        return printed.out
-
-    return run
-
-
 def test_probe_measures_what_the_first_step_meets(probe: Callable[..., str], small_plan: Callable[..., Plan]) -> None:
     """Same problems, so the same responses; one update, so the same ratios."""
     words = ["train.problems=64", "method.build.problems=128", "evaluate.during=[]", "evaluate.final=[]"]

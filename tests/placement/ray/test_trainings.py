@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -378,3 +379,17 @@ def test_machine_that_dies_is_replaced_by_another_one_of_the_cluster(
     finally:
         cluster.shutdown()
     assert "a process was lost" in caplog.text
+
+
+def test_probe_of_agents_in_actors_measures_what_it_does_in_one_process(probe: Callable[..., str]) -> None:
+    words = ("hacpo", "--problems", "8", "--json")
+    here, there = (json.loads(probe(*words, *placement)) for placement in ((), RAY))
+    agents = [
+        {
+            name: {key: figure for key, figure in agent.items() if not key.endswith("_per_s")}
+            for name, agent in value["agents"].items()
+        }
+        for value in (here, there)
+    ]
+    assert agents[0] == agents[1]
+    assert there["pairs"] == here["pairs"]

@@ -121,7 +121,7 @@ def profiled_update(model: PreTrainedModel, threads: int) -> list[dict[str, Any]
     with regions(
         (layouts, "_shared", "rows as tensors"),
         (learners, "loss_rows", "objective"),
-        (learners, "loss_value", "objective"),
+        (learners, "objective_values", "objective"),
         (learner, "optimizer_step", "optimizer's step"),
     ):
         found = seconds_of(work, UPDATE)

@@ -8,8 +8,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hacpo_core.engines.passes.loss import LossValue, loss_value
-from hacpo_core.methods.base import LossRows, Objective, RowKind
+from hacpo_core.engines.passes.loss import objective_values
+from hacpo_core.methods.base import LossRows, Objective, RowKind, Surrogate
+from hacpo_core.methods.checked_objective import checked_surrogate
+
+
+@dataclass(frozen=True)
+class Value:
+    """Sums over own and over foreign rows, the latter also without rows whose gradient clipping set to 0."""
+
+    own: Tensor
+    cross: Tensor
+    live_cross: Tensor
+    surrogate: Surrogate
+    columns: dict[str, Tensor]
+
+
+def value_of(
+    objective: Objective, rows: LossRows, logprob_BT: Tensor, row_weight_B: Tensor, *, update: int, **options: Any
+) -> Value:
+    value_B, columns = objective_values(objective, rows, logprob_BT, row_weight_B, update=update, **options)
+    cross_B = torch.where(rows.is_foreign_B, value_B, 0.0)
+    return Value(
+        own=torch.where(rows.is_foreign_B, 0.0, value_B).sum(),
+        cross=cross_B.sum(),
+        live_cross=cross_B.detach().where(columns["stopped_share"] < 1.0, 0.0).sum(),
+        surrogate=checked_surrogate(objective, rows, logprob_BT, update=update),
+        columns=columns,
+    )
 
 
 @dataclass(frozen=True)
@@ -39,8 +65,8 @@ class MicroBatch:
             correction_BT=self.correction_BT,
         )
 
-    def value(self, objective: Objective, logprob_BT: Tensor, *, update: int = 0) -> LossValue:
-        return loss_value(
+    def value(self, objective: Objective, logprob_BT: Tensor, *, update: int = 0) -> Value:
+        return value_of(
             objective,
             self.rows(),
             logprob_BT,

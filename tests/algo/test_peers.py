@@ -57,7 +57,6 @@ from hacpo_core.algo.groups import agent_std
 from hacpo_core.algo.objectives import kl_to_reference, sequence_weights
 from hacpo_core.algo.ratios import masked_mean
 from hacpo_core.engines.learning.entropy_control import EntropyControl
-from hacpo_core.engines.passes.loss import LossValue, loss_value
 from hacpo_core.methods.base import Objective
 from hacpo_core.methods.objectives.cispo import Cispo
 from hacpo_core.methods.objectives.dppo import Dppo
@@ -69,7 +68,7 @@ from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.methods.objectives.token_level import TokenLevel
 from hacpo_core.methods.objectives.vespo import Vespo
 from tests.algo.joint import joint
-from tests.algo.micro_batch import MicroBatch
+from tests.algo.micro_batch import MicroBatch, Value, value_of
 
 TOLERANCE = 1e-9
 TRL_EPSILON, OUR_EPSILON = 1e-4, 1e-6
@@ -151,7 +150,7 @@ def rows_of(case: dict[str, Any], level: str, aggregation: str) -> MicroBatch:
     )
 
 
-def loss_and_gradient(method: Objective, rows: MicroBatch, case: dict[str, Any]) -> tuple[LossValue, Tensor]:
+def loss_and_gradient(method: Objective, rows: MicroBatch, case: dict[str, Any]) -> tuple[Value, Tensor]:
     """Our objective and the gradient of its negative."""
     logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
     result = rows.value(method, logprob_BT)
@@ -299,7 +298,7 @@ def test_entropy_terms_and_their_gradients_are_trls(name: str, place: int) -> No
         coefficient *= int(mask_BT.sum()) / int(trains_BT.sum())  # TRL's bonus is a mean over the tokens that train
     logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
     method = replace(method_of(case, "token"), entropy_coef=coefficient)
-    found = loss_value(
+    found = value_of(
         method,
         replace(rows.rows(), trains_BT=trains_BT),
         logprob_BT,

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from hacpo_core.algo.capability import unit_ratios
-from hacpo_core.engines.passes.loss import LossValue, loss_value
 from hacpo_core.errors import MethodError
 from hacpo_core.methods.base import LossRows, Objective, Surrogate
 from hacpo_core.methods.objectives.cross_clip import CrossClip
@@ -22,7 +21,7 @@ from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
 from tests.algo.joint import Joint
 from tests.algo.joint import joint as joint_of
-from tests.algo.micro_batch import MicroBatch
+from tests.algo.micro_batch import MicroBatch, Value, value_of
 
 HACPO, GSPO = CrossClip(), SequenceClip()
 PAIR = [[[1, 1, 0, 1], [0, 1, 0, 0]]]
@@ -150,7 +149,7 @@ class Broadcast(SequenceClip):
 def test_surrogate_of_another_shape_is_refused_and_not_broadcast() -> None:
     rows, logprob_BT = one_token_rows([1.0, 1.0], [1.0, 1.0], is_own=[True, True], weights=[1.0, 1.0], row_weight=1.0)
     with pytest.raises(MethodError, match=r"value: got \(\), expected a tensor of one number per row, \(2,\)"):
-        loss_value(Broadcast(), rows.rows(), logprob_BT, rows.row_weight_B, update=0)
+        value_of(Broadcast(), rows.rows(), logprob_BT, rows.row_weight_B, update=0)
 
 
 def test_floor_rises_within_the_step() -> None:
@@ -282,8 +281,8 @@ def test_entropy_bonus_is_one_mean_over_own_tokens_whatever_the_rows_weigh() -> 
         row_weight_B=tensor([0.5, 0.5, 1.0]),
     )
 
-    def value(method: Objective, micro_batch: LossRows) -> LossValue:
-        return loss_value(
+    def value(method: Objective, micro_batch: LossRows) -> Value:
+        return value_of(
             method, micro_batch, logprob_BT, rows.row_weight_B, update=0, num_own_tokens=3, entropy_BT=entropy_BT
         )
 
@@ -308,7 +307,7 @@ def test_token_that_does_not_train_has_no_term_and_stays_in_the_denominator() ->
         old_logprob_BT=tensor([[-1.0, -2.0, -3.0]]),
     )
     chosen = replace(rows.rows(), trains_BT=torch.tensor([[False, True, False]]))
-    found = loss_value(TokenClip(), chosen, logprob_BT, rows.row_weight_B, update=0)
+    found = value_of(TokenClip(), chosen, logprob_BT, rows.row_weight_B, update=0)
     assert found.own.item() == pytest.approx(2.0 / 3)
     (gradient_BT,) = torch.autograd.grad(found.own, logprob_BT)
     assert gradient_BT.tolist() == [[0.0, pytest.approx(2.0 / 3), 0.0]]
@@ -345,7 +344,7 @@ def test_one_agent_reduces_hacpo_to_gspo_bit_for_bit() -> None:
         weights=[1.0] * 40,
         row_weight=1 / 40,
     )
-    results: list[tuple[LossValue, Tensor]] = []
+    results: list[tuple[Value, Tensor]] = []
     methods: list[Objective] = [HACPO, GSPO]
     for method in methods:
         found = rows.value(method, logprob_BT, update=5)

@@ -39,7 +39,7 @@ from hacpo_core.engines.passes.attention import let_rows_share
 from hacpo_core.engines.passes.first_ratios import first_log_ratios, with_log_centers
 from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.passes.logprobs import TokenScores
-from hacpo_core.engines.passes.loss import LossValue, loss_rows, loss_value, padded
+from hacpo_core.engines.passes.loss import loss_rows, objective_values, padded
 from hacpo_core.engines.passes.scoring import Head, ScoringHead, row_layout, scoring_head
 from hacpo_core.errors import EngineError
 from hacpo_core.methods.base import Objective, RowKind, State
@@ -324,17 +324,20 @@ class BaseLearner(ABC):
         outcomes = [RowOutcomes.none()]
         has_bonus = objective.entropy_coef > 0
         for positions, scores in self._score_groups(head, rows.tokens, has_entropy_gradient=has_bonus):
-            value, entropy_B = self._loss(rows.take(positions), scores, objective, update)
-            differentiate(value.own + value.cross)
-            own_value += float(value.own.detach())
-            cross_value += float(value.live_cross)
-            outcomes.append(_outcomes(positions, value, entropy_B, update))
+            taken = rows.take(positions)
+            value_B, columns = self._values(taken, scores, objective, update)
+            is_foreign_B = torch.from_numpy(taken.kind_B == RowKind.FOREIGN).to(value_B.device)
+            own, cross_B = torch.where(is_foreign_B, 0.0, value_B).sum(), torch.where(is_foreign_B, value_B, 0.0)
+            differentiate(own + cross_B.sum())
+            own_value += float(own.detach())
+            cross_value += float(cross_B.detach().where(columns["stopped_share"] < 1.0, 0.0).sum())
+            outcomes.append(_outcomes(positions, columns, update))
         return Totals(own_value, cross_value, RowOutcomes.joined(outcomes))
 
-    def _loss(
+    def _values(
         self, rows: Minibatch, scores: TokenScores, objective: Objective, update: int
-    ) -> tuple[LossValue, Tensor]:
-        """Objective of a micro-batch, and the mean entropy of each of its rows."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`objective_values` of a micro-batch; its columns also have the mean entropy of each row."""
         logprob_N = scores.logprob_N
         if rows.old_is_current:
             own_B = np.flatnonzero(rows.kind_B == RowKind.OWN)
@@ -351,7 +354,7 @@ class BaseLearner(ABC):
             with torch.no_grad():
                 reference_N = self._row_values(self._reference, rows.tokens, _logprob).value_N
                 reference_BT = padded(torch.from_numpy(reference_N).to(logprob_N), mask_BT)
-        value = loss_value(
+        value_B, columns = objective_values(
             objective,
             micro_batch,
             padded(logprob_N, mask_BT),
@@ -361,7 +364,7 @@ class BaseLearner(ABC):
             reference_logprob_BT=reference_BT,
             entropy_BT=entropy_BT,
         )
-        return value, entropy_BT.detach().sum(dim=1) / mask_BT.sum(dim=1)
+        return value_B, columns | {"entropy": entropy_BT.detach().sum(dim=1) / mask_BT.sum(dim=1)}
 
     def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
         """Cosine between the gradients of J_homo and J_hete on this mini-batch; None if one of them is 0.
@@ -449,8 +452,7 @@ def own_and_cross(rows: Minibatch) -> tuple[Minibatch, Minibatch]:
     return rows.take(np.flatnonzero(~is_foreign_B)), rows.take(np.flatnonzero(is_foreign_B))
 
 
-def _outcomes(positions: Sequence[int], value: LossValue, entropy_B: Tensor, update: int) -> RowOutcomes:
-    columns = {**value.columns, "entropy": entropy_B}
+def _outcomes(positions: Sequence[int], columns: Mapping[str, Tensor], update: int) -> RowOutcomes:
     return RowOutcomes(
         row_B=np.asarray(positions, np.int64),
         update_B=np.full(len(positions), update),

@@ -22,7 +22,7 @@ class RowOutcomes:
         columns: by name, one number per row, before the row's update: `ratio`, the sequence importance ratio; `floor`
             and `ceiling`, its bounds or those of each token's ratio; `below_share`, `above_share` and `stopped_share`,
             the shares of the row beyond them and without gradient: 0 or 1, or a share of tokens; `kl` and `correction`,
-            see `LossValue`; `entropy`, the mean entropy of the learner's next-token distribution, nats; and the
+            see `objective_values`; `entropy`, the mean entropy of the learner's next-token distribution, nats; and the
             objective's own `Surrogate.figures`.
     """
 

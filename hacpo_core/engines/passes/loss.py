@@ -5,8 +5,6 @@ Shapes: B sequence (row of a micro-batch), T token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,24 +14,8 @@ from torch import Tensor
 from hacpo_core.algo.objectives import kl_to_reference
 from hacpo_core.algo.ratios import masked_mean
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.methods.base import LossRows, Objective, RowKind, Surrogate
+from hacpo_core.methods.base import LossRows, Objective, RowKind
 from hacpo_core.methods.checked_objective import checked_surrogate
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LossValue:
-    """`own` and `cross` are J_homo and J_hete: scalars with gradient; `own` includes KL penalty and entropy bonus.
-
-    `live_cross` is J_hete of the rows whose gradient clipping did not set to 0. `columns` are the surrogate's, and each
-    row's mean KL divergence from the reference (`kl`, nats) and mean weight that corrects for the difference between
-    sampler and learner (`correction`).
-    """
-
-    own: Tensor
-    cross: Tensor
-    live_cross: Tensor
-    surrogate: Surrogate
-    columns: Mapping[str, Tensor]
 
 
 def padded(value_N: Tensor, mask_BT: Tensor) -> Tensor:
@@ -86,7 +68,7 @@ def loss_rows(
     )
 
 
-def loss_value(
+def objective_values(
     objective: Objective,
     rows: LossRows,
     logprob_BT: Tensor,
@@ -96,8 +78,8 @@ def loss_value(
     num_own_tokens: int = 0,
     reference_logprob_BT: Tensor | None = None,
     entropy_BT: Tensor | None = None,
-) -> LossValue:
-    """The objective of a micro-batch, to be maximised.
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Each row's part of the objective of a micro-batch, to be maximised, and what was measured of it.
 
         J = sum over rows of row_weight * (correction * surrogate - kl_coef * KL),   KL on rows that are not foreign
 
@@ -114,6 +96,11 @@ def loss_value(
             `objective.kl_aggregation: own_tokens` and with an entropy bonus.
         reference_logprob_BT: nats; required if `kl_coef` > 0.
         entropy_BT: H, nats, with gradient, 0 outside the mask; required if `entropy_coef` > 0.
+
+    Returns:
+        value_B, with gradient; its sum over foreign rows is J_hete, that over the others J_homo with KL penalty and
+        entropy bonus. Columns: the surrogate's, each row's mean KL divergence from the reference (`kl`, nats) and its
+        mean weight that corrects for the difference between sampler and learner (`correction`).
 
     Raises:
         MethodError: the objective raised an error, or returned anything but a surrogate with one number per row.
@@ -139,11 +126,5 @@ def loss_value(
         assert entropy_BT is not None, "an entropy bonus needs entropies"
         bonus_BT = entropy_BT if rows.trains_BT is None else entropy_BT * rows.trains_BT
         own_B = own_B + objective.entropy_coef * bonus_BT.sum(dim=1) / max(num_own_tokens, 1)
-    cross_B = torch.where(rows.is_foreign_B, value_B, 0.0) * weight_B
-    return LossValue(
-        own=torch.where(rows.is_foreign_B, 0.0, own_B).sum(),
-        cross=cross_B.sum(),
-        live_cross=cross_B.detach().where(surrogate.stopped_share_B < 1.0, 0.0).sum(),
-        surrogate=surrogate,
-        columns={**surrogate.columns, "kl": kl_B, "correction": correction_B},
-    )
+    objective_B = torch.where(rows.is_foreign_B, value_B * weight_B, own_B)
+    return objective_B, {**surrogate.columns, "kl": kl_B, "correction": correction_B}

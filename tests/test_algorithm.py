@@ -61,6 +61,7 @@ def with_agents(small_models: Path, tmp_path: Path, names: list[str], method: st
     return planned
 
 
+@pytest.mark.slow
 def test_three_agents_of_three_families_learn_from_each_other(small_models: Path, tmp_path: Path) -> None:
     names = ["qwen", "llama", "neox"]
     planned = with_agents(small_models, tmp_path, names, "hacpo", "engine.skip_zero_advantage=false")
@@ -77,6 +78,7 @@ def test_three_agents_of_three_families_learn_from_each_other(small_models: Path
     assert sorted(rows["update"].unique()) == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_hacpo_with_one_agent_is_gspo_to_the_bit(small_models: Path, tmp_path: Path) -> None:
     hacpo = run(with_agents(small_models, tmp_path, ["qwen"], "hacpo"))
     gspo = run(with_agents(small_models, tmp_path, ["qwen"], "gspo"))
@@ -84,6 +86,7 @@ def test_hacpo_with_one_agent_is_gspo_to_the_bit(small_models: Path, tmp_path: P
     assert any("update" in key for key in hacpo)
 
 
+@pytest.mark.slow
 def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
     # Bounds that stop nobody, every step measured: on every machine some mini-batch then has both gradients.
     planned = small_plan("hacpo", "method.objective.cross_bounds=none", "diagnostics.every=1")
@@ -97,6 +100,7 @@ def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
     assert {"advantage_for_qwen", "ratio_for_llama", "stopped_for_llama"} <= set(samples.columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ha_dw", "distil", "mopd", "sage", "hacpo_cbs"])
 def test_metrics_of_other_methods_have_definitions(method: str, small_plan: Callable[..., Plan]) -> None:
     words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]", "rollout.num_samples=4")
@@ -120,6 +124,7 @@ def unscored_after(num_scored: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VerifierPool, "verify", verify)
 
 
+@pytest.mark.slow
 def test_unscored_responses_are_counted_and_train_nobody(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +148,7 @@ def test_too_many_unscored_responses_stop_the_run(
         run(small_plan("hacpo"))
 
 
+@pytest.mark.slow
 def test_one_unscored_response_stops_a_small_step_only_where_none_is_allowed(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +210,7 @@ def test_sampler_that_leaves_the_learner_is_measured_and_found(
     assert [w for w in warnings if "learner" in w.getMessage()] == [], "it is a finding, not a warning at every step"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_logprobs", ["learner", "sampler"])
 @pytest.mark.parametrize(("method", "has_token_ratios"), [("grpo", True), ("gspo", False)])
 def test_errors_that_cancel_in_a_row_move_ratios_only_where_tokens_have_their_own(
@@ -232,6 +239,7 @@ def test_errors_that_cancel_in_a_row_move_ratios_only_where_tokens_have_their_ow
     assert [agent for agent, *_ in sampler_findings(planned)] == ["qwen", "llama"], "the engines differ either way"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "is_reused"), [(0.0, True), (5e-5, False)])
 def test_sampled_logprobs_are_the_old_ones_where_the_learners_are_the_same(
     error: float,
@@ -258,6 +266,7 @@ def test_sampled_logprobs_are_the_old_ones_where_the_learners_are_the_same(
         assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
+@pytest.mark.slow
 def test_probes_of_the_learner_change_nothing_but_the_metrics(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +282,7 @@ def test_probes_of_the_learner_change_nothing_but_the_metrics(
     assert found == expected
 
 
+@pytest.mark.slow
 def test_official_preset_scores_boxes_without_workers_and_bounds_the_kl(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +303,7 @@ def test_official_preset_scores_boxes_without_workers_and_bounds_the_kl(
     assert max(rewards) > 0, "boxes are read"
 
 
+@pytest.mark.slow
 def test_original_preset_trains_from_short_to_long_and_back(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo", "conformance=original", "train.num_steps=1", "engine.skip_zero_advantage=false")
     run(planned)

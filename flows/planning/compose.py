@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import fields, replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -292,7 +294,7 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     Raises:
         ConfigError: such a field or value, or a ${...} that refers to nothing.
     """
-    tree = OmegaConf.structured(schema)
+    tree = deepcopy(_defaults(schema))
     for source, layer in layers:
         try:
             plain = typed(schema, OmegaConf.to_container(layer), source=source, name=section)
@@ -304,6 +306,13 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     except OmegaConfBaseException as error:  # a missing value, ${...} that refers to nothing, or a wrong type
         where = f" (in {layers[0][0]})" if len(layers) == 1 else ""
         raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; fix the value") from error
+
+
+@cache
+def _defaults(schema: type) -> DictConfig:
+    """The schema with its defaults; a copy takes a sixth of the time of making it."""
+    tree: DictConfig = OmegaConf.structured(schema)
+    return tree
 
 
 def _misfit(schema: type, layer: DictConfig, source: str, section: str, error: Exception) -> str:

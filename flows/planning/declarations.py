@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -82,12 +84,17 @@ def read_yaml(path: Any) -> DictConfig:
         ConfigError: it is not YAML, or not a mapping.
     """
     try:
-        tree = OmegaConf.create(quoted(path.read_text(encoding="utf-8")))
+        tree = deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid YAML: {yaml_problem(error)}; fix it") from error
     if not isinstance(tree, DictConfig):
         raise ConfigError(f"{path}: expected a YAML mapping of sections, got a list or a scalar; rewrite it")
     return tree
+
+
+@lru_cache(256)  # a grid reads the same files for each of its cells
+def _parsed(text: str) -> object:
+    return OmegaConf.create(quoted(text))
 
 
 def yaml_problem(error: Exception) -> str:

@@ -241,6 +241,7 @@ def test_text_that_no_file_can_hold_is_refused_with_the_locale() -> None:
         compose("tiny", "hacpo", overrides=[word])
 
 
+@pytest.mark.slow
 def test_nested_yaml_without_an_end_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*quote the value"):
         compose("tiny", "hacpo", overrides=[f"pair.name={'[' * 10_000}"])

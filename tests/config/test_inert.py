@@ -80,6 +80,7 @@ def test_fields_without_effect_change_no_weight(method: str, small_plan: Callabl
     assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
 def test_share_of_unscored_responses_counts_for_a_function_of_ones_own(small_plan: Callable[..., Plan]) -> None:
     # brevity leaves some responses unscored, whatever the verifier does
     words = (*SHORT, *OWN_REWARD)

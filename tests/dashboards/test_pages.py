@@ -488,6 +488,7 @@ def test_curve_is_sent_when_it_changed_and_as_files(page: TestClient, runs_dir: 
     assert 'title="gradient norm before clipping, mean over the step&#39;s updates"' in shown
 
 
+@pytest.mark.slow
 def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
     write_grid(runs_dir)
     text = page.get("/compare?grid=small_grid&pair=tiny").text
@@ -574,6 +575,7 @@ def answered(runs_dir: Path) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> None:
     text = page.get(f"/samples/{answered}").text
     assert "1 of 2" in text and "advantage +1.000" in text and "ratio 0.7500, clipped" in text

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import create_app
@@ -15,6 +16,7 @@ from flows.runs.experiment import run_experiment
 from hacpo_core.phases.runner import DirectRunner
 
 
+@pytest.mark.slow
 def test_benchmarks_answers_are_shown_with_reference_and_without_effects(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo", "train.num_steps=1", "evaluate.during=[]")
     run_experiment(planned, DirectRunner())

@@ -71,6 +71,7 @@ def test_token_weights_are_those_of_each_token() -> None:
     torch.testing.assert_close(change, applied(GRPO, by_hand)[0], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 0.05])
 def test_rows_of_earlier_steps_are_weighed_by_what_they_were_sampled_with(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, shift: float

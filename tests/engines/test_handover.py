@@ -169,6 +169,7 @@ class SleepingSampler(TransformersSampler):
         self.held, self.is_awake = None, False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shard_problems", "num_shards"), [(64, 1), (8, 4)])
 def test_weights_are_handed_over_once_for_an_evaluation_whatever_its_shards(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, shard_problems: int, num_shards: int
@@ -184,6 +185,7 @@ def test_weights_are_handed_over_once_for_an_evaluation_whatever_its_shards(
     assert SleepingSampler.events["hand-overs"] == 2 * (3 + 2)
 
 
+@pytest.mark.slow
 def test_agent_alone_samples_on_with_the_weights_that_it_was_evaluated_with(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:

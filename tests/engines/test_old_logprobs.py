@@ -67,6 +67,7 @@ def noise_and_stopped(outcome: Seen) -> tuple[float, int]:
     return rms, sum(not row.floor <= row.ratio <= row.ceiling for row in outcome.rows if row.is_own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["padded", "shared_prompts"])
 def test_unchanged_weights_in_bfloat16_have_ratios_of_one_and_no_row_is_clipped(layout: str) -> None:
     def outcome(recomputes_own: bool) -> Seen:

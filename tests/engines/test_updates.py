@@ -230,6 +230,7 @@ def test_measuring_the_cosine_does_not_change_the_update() -> None:
     assert learners[0].fingerprint() == learners[1].fingerprint()
 
 
+@pytest.mark.slow
 def test_measuring_the_cosine_takes_no_more_memory_than_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hacpo_core.engines.learning.learner.COSINE_CHUNK", 2**12)
     wide = TinyModelConfig(hidden_size=256, num_layers=2)

@@ -39,6 +39,7 @@ def evaluated(root: Path, accuracies: Mapping[tuple[int, str], list[float]], eve
     return replace(plan, config=replace(plan.config, checkpoint=best, evaluate=evaluate))
 
 
+@pytest.mark.slow
 def test_best_steps_of_the_team_and_of_each_agent(tmp_path: Path) -> None:
     quarters = {n: [1.0] * n + [0.0] * (4 - n) for n in range(5)}
     accuracies = {
@@ -110,6 +111,7 @@ def test_checkpoints_of_the_best_steps_stay_beside_the_newest(
     assert f"{best[0]} of 5" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_metric_that_is_not_evaluated_during_training_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"checkpoint.keep_best.metric: got arithmetic_test, which is not evaluated"):
         compose("tiny", "hacpo", overrides=["checkpoint.keep_best.metric=arithmetic_test"])

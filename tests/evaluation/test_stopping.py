@@ -126,6 +126,7 @@ def test_training_that_is_killed_before_its_final_evaluation_ends_at_the_same_st
     assert {result.step for result in results(planned.root) if result.benchmark == "test"} == {0, 3}
 
 
+@pytest.mark.slow
 def test_stop_is_part_of_the_id_and_needs_its_metric_during_training() -> None:
     with pytest.raises(ConfigError, match=r"train.stop.metric: got arithmetic_test, which is not evaluated during"):
         compose("tiny", "hacpo", overrides=["train.stop.metric=arithmetic_test"])

@@ -102,6 +102,7 @@ def test_agents_train_alone_only_where_partners_are_known_to_change_nothing(
     assert {len(planned.config.pair.agents) for planned in grid.plans.values()} == {num_agents}
 
 
+@pytest.mark.slow
 def test_baseline_of_one_agent_is_shared_by_every_pair_that_has_the_agent(tmp_path: Path) -> None:
     cells = plan_grid("tiny_table1", runs_dir=tmp_path, seeds=[0]).cells
     gspo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "gspo", 0)]
@@ -126,6 +127,7 @@ def test_entries_that_differ_in_their_files_are_trained_each(small_models: Path,
     assert of_label[""] == of_label["same"] != of_label["other"]
 
 
+@pytest.mark.slow
 def test_same_settings_under_two_names_are_trained_once(small_models: Path, tmp_path: Path) -> None:
     extra = f"  - {{pairs: [{small_models / 'small.yaml'}], methods: [hacpo_alpha1, hacpo_alpha2]}}\n"
     grid = plan_grid(small_grid(small_models, tmp_path, extra=extra), runs_dir=tmp_path, seeds=[0])
@@ -138,6 +140,7 @@ def state(planned: Plan) -> tuple[str, str]:
     return status.state, status.reason
 
 
+@pytest.mark.slow
 def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1")
     assert state(planned) == ("missing", "not run")
@@ -206,6 +209,7 @@ def test_gpus_are_occupied_as_long_as_the_slowest_agent_works(words: tuple[str, 
     assert occupied_hours(placed, {"qwen3-4b-base": 6.0, "qwen3-8b-base": 15.0}) == expected
 
 
+@pytest.mark.slow
 def test_dry_run_counts_occupied_hours_of_each_pair_and_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +235,7 @@ def test_dry_run_counts_occupied_hours_of_each_pair_and_of_all(
     assert "  qwen3-4b-base+llama3.2-3b-instruct: 5 experiments, " in said
 
 
+@pytest.mark.slow
 def test_measured_rates_take_the_place_of_stated_ones(
     small_models: Path, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
@@ -291,6 +296,7 @@ def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(
     assert all("local model folder" in cell["reason"] for cell in shown["cells"])
 
 
+@pytest.mark.slow
 def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> None:
     words = ["pair.agents.llama-tiny.tiny.num_layers=1"]
     grid = plan_grid("tiny_table1", runs_dir=tmp_path, seeds=[0], overrides=words)

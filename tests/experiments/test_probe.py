@@ -70,6 +70,7 @@ def test_sound_probe_has_no_finding() -> None:
     assert found() == []
 
 
+@pytest.mark.slow
 def test_real_pair_is_found_out_before_training() -> None:
     pair = replace(PAIR, first_share=0.0, last_share=0.0)
     few = replace(AGENT, signal_share=0.13, all_wrong_share=0.87, all_right_share=0.0)

@@ -59,6 +59,7 @@ def test_method_and_grid_of_the_page_are_read_from_a_folder_outside_the_package(
     assert {planned.config.train.num_steps for planned in grid.plans.values()} == {20}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "override"),
     [

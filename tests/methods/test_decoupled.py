@@ -87,6 +87,7 @@ def test_one_function_is_normalised_over_its_groups_and_the_batch() -> None:
     assert advantages(step) == pytest.approx(by_loops(np.array([[1.0], [0.0], [0.0], [1.0], [1.0], [0.0]]), 3, [1.0]))
 
 
+@pytest.mark.slow
 def test_run_stores_the_reward_of_each_function(small_plan: Callable[..., Plan]) -> None:
     words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]", "verifier.max_unscored_fraction=1")
     functions = "reward.functions=[verifier,tests.plugins:brevity]"

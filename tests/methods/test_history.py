@@ -164,6 +164,7 @@ def test_order_that_gives_partners_mini_batches_of_their_own_is_refused() -> Non
         compose("tiny", "hacpo_cbs", overrides=["method.build.order=own_first"])
 
 
+@pytest.mark.slow
 def test_rows_without_an_advantage_do_not_come_back_where_equal_rewards_are_dropped(
     small_plan: Callable[..., Plan],
 ) -> None:
@@ -175,6 +176,7 @@ def test_rows_without_an_advantage_do_not_come_back_where_equal_rewards_are_drop
         assert (rows["advantage"][rows["step"] < step] != 0).all()
 
 
+@pytest.mark.slow
 def test_fresh_groups_are_cut_and_earlier_rows_come_back(small_plan: Callable[..., Plan]) -> None:
     words = ("method.build.kept_share=0.5", "method.build.reused_share=0.5", "evaluate.during=[]", "evaluate.final=[]")
     planned = small_plan("cbs", *words, "engine.skip_zero_advantage=false")
@@ -196,6 +198,7 @@ def test_fresh_groups_are_cut_and_earlier_rows_come_back(small_plan: Callable[..
     assert counts[1:] == [sampled] * 3
 
 
+@pytest.mark.slow
 def test_context_has_ten_numbers_and_a_plain_state(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo_cbs", "evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2")
     run_experiment(planned, DirectRunner())

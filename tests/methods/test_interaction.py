@@ -74,6 +74,7 @@ def test_shared_rollouts_and_whole_groups_are_refused() -> None:
         compose("tiny", "ilr_interaction", overrides=["method.plan.num_interactive=8"])
 
 
+@pytest.mark.slow
 def test_rows_keep_the_prompt_that_they_were_sampled_behind(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("ilr_interaction", *SHORT, LONG)
     run_experiment(planned, DirectRunner())
@@ -88,6 +89,7 @@ def test_rows_keep_the_prompt_that_they_were_sampled_behind(small_plan: Callable
     assert capability == pytest.approx(verdicts["raw_reward"].mean()), "of what was sampled alone"
 
 
+@pytest.mark.slow
 def test_prompts_that_are_too_long_are_left_out_and_counted(
     small_plan: Callable[..., Plan], caplog: pytest.LogCaptureFixture
 ) -> None:

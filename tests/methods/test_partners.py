@@ -171,6 +171,7 @@ def test_updates_are_announced_for_own_rows() -> None:
         compose("tiny", "sgt", overrides=["method.build.order=own_first"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "most"), [("sgt", 4), ("luffy", 1)])
 def test_agents_train_on_all_own_rows_and_on_right_rows_of_the_partner(
     method: str, most: int, small_plan: Callable[..., Plan]

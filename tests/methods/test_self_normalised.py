@@ -155,6 +155,7 @@ def metrics(planned: Plan, step: int, agent: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 def test_center_is_logged_averaged_and_what_the_bounds_see(small_plan: Callable[..., Plan]) -> None:
     words = (*SHORT, "train.num_steps=3", "method.objective.window=2", "engine.skip_zero_advantage=false")
     words += ("method.build.problems=8",)
@@ -179,6 +180,7 @@ def test_center_is_logged_averaged_and_what_the_bounds_see(small_plan: Callable[
     assert set(first.ceiling) == {float(np.float32(1.2))}
 
 
+@pytest.mark.slow
 def test_rows_without_advantage_count_whatever_the_switch(small_plan: Callable[..., Plan]) -> None:
     found = []
     for skips in ("true", "false"):

@@ -111,6 +111,7 @@ def test_wrong_wording_or_limit_is_refused(word: str, message: str) -> None:
         compose("tiny", "mopd", overrides=[word])
 
 
+@pytest.mark.slow
 def test_fields_of_shown_answers_cannot_be_set_without_them_and_are_no_part_of_the_id() -> None:
     for word in ("max_shown_tokens=9", "success_from=0.5", "right_text='{response}'", "wrong_text='{response}'"):
         with pytest.raises(ConfigError, match="cannot take effect: method.estimate.shows_answers is False"):
@@ -230,6 +231,7 @@ class TellsTheAnswer(LlamaTeaches):
         return [replace(each, messages=(*each.messages, Message("user", f"= {each.answer}"))) for each in problems]
 
 
+@pytest.mark.slow
 def test_users_estimator_decides_what_the_teacher_reads(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

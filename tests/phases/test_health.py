@@ -64,6 +64,7 @@ THREE_STEPS: list[tuple[str, dict[str, float], str, float, float]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "others", "metric", "bad", "good"), THREE_STEPS)
 def test_share_must_be_reached_in_three_steps_and_missed_in_three(
     rule: str, others: dict[str, float], metric: str, bad: float, good: float
@@ -113,6 +114,7 @@ def test_reward_of_the_real_small_model_is_stuck_at_the_twelfth_step_and_the_lar
     assert found_in({REWARD: large}) == []
 
 
+@pytest.mark.slow
 def test_reward_must_rise_in_thirty_steps_unless_it_is_nearly_one() -> None:
     assert found_in({REWARD: noisy((0.4, 31))}) == []
     assert found_in({REWARD: noisy((0.4, 32))}) == [("reward_stuck", 32, None)]

@@ -19,6 +19,7 @@ def test_every_definition_is_that_of_its_own_metric(name: str) -> None:
     assert definition(metric.replace("<source>", "own")) == DEFINITIONS[name]
 
 
+@pytest.mark.slow
 def test_clip_shares_of_a_token_level_method_are_of_tokens(small_plan: Callable[..., Plan]) -> None:
     words = ("train.num_steps=1", "train.problems=16", "evaluate.during=[]", "evaluate.final=[]")
     words += ("method.build.problems=1", "engine.skip_zero_advantage=false", "optimizer.learning_rate=1e-2")
@@ -55,6 +56,7 @@ def test_share_of_masked_rows_is_logged_and_no_cut_row_is_trained(small_plan: Ca
     assert "update/masked_share" not in store.metrics(1)["run"]
 
 
+@pytest.mark.slow
 def test_rate_of_a_cosine_is_above_zero_until_the_last_step_though_problems_are_sampled_again(
     small_plan: Callable[..., Plan],
 ) -> None:

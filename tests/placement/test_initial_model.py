@@ -123,6 +123,7 @@ def change_weights(path: Path) -> None:
     save_file({name: value + 1 for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["strong", "weak", "file", "seed", "mix", "template", "chat_template"])
 def test_whatever_changes_the_model_gives_another_folder(changed: str, folder: Path) -> None:
     first, agent = make(folder), agent_of(folder)
@@ -139,6 +140,7 @@ def test_whatever_changes_the_model_gives_another_folder(changed: str, folder: P
     assert not all(torch.equal(value, weights(second)[name]) for name, value in weights(first).items())
 
 
+@pytest.mark.slow
 def test_tiny_agent_begins_as_its_random_model_warmed_up(folder: Path) -> None:
     tiny = TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
     sums = WarmUpConfig(source="arithmetic", template="{problem}", num_steps=2, num_demonstrations=8, batch_size=4)
@@ -309,6 +311,7 @@ def warmed_plan(small_plan: Callable[..., Plan], small_models: Path, tmp_path: P
     return lambda *words: small_plan("hacpo", agent, *SHORT, *words)
 
 
+@pytest.mark.slow
 def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
     warmed_plan: Callable[..., Plan], small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
@@ -353,6 +356,7 @@ def test_experiment_trains_a_warmed_agent_and_its_id_follows_what_it_is_made_of(
     assert plan(other.config).id != other.id
 
 
+@pytest.mark.slow
 def test_plan_names_what_a_warm_up_lacks(warmed_plan: Callable[..., Plan], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="field 'text' is missing"):
         warmed_plan("pair.agents.qwen.warm_up.solution_field=text")

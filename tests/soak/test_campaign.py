@@ -76,6 +76,7 @@ def test_torn_file_that_nothing_has_read_is_restored_once_reading_names_it(tmp_p
         read_restored(site, read)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_clock_moves_time_and_datetime_alike_and_leaves_the_monotonic_clock(tmp_path: Path) -> None:
     library = clock_library(tmp_path)

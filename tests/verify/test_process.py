@@ -44,6 +44,7 @@ def test_a_call_returns_plain_values_or_the_text_of_the_exception(made: list[Wor
     assert called(worker, "ba").value == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_all_that_a_function_started_is_killed_at_the_time_limit(made: list[Worker]) -> None:
     worker = worker_of("subprocess:call", made)
     reply = worker.thread.submit(worker.call, ["sleep", "600"], timeout_s=3.0)

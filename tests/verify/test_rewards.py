@@ -140,6 +140,7 @@ def test_function_that_fails_on_everything_is_given_up_after_a_few_single_respon
     assert rewards(by_order, "a", "b") == [0.25, 0.25], "and is asked again, next time"
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_and_torch_are_rewards() -> None:
     reward = UserReward("tests.plugins:arrays", timeout_s=30.0, memory_mb=4096)
     assert rewards(reward, "a", "b") == [0.5, 0.5]
@@ -166,6 +167,7 @@ def test_weighted_mean_of_several_and_unscored_where_one_cannot_judge() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_rules_of_equality_can_be_named_whatever_the_verifiers_is() -> None:
     config = compose("tiny", "hacpo", overrides=["reward.functions=[math_verify,exact_match]"])
     with VerifierPool(num_workers=1, timeout_s=30.0, memory_mb=2048, style="boxed") as pool:

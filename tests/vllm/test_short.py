@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,6 +26,7 @@ def copied(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_trial_without_a_package_index_is_skipped_with_the_reason(tmp_path: Path) -> None:
     done = trial_in(copied(tmp_path))
     assert done.returncode == 0

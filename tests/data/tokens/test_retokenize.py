@@ -126,6 +126,7 @@ def test_response_ends_in_the_token_that_ends_the_learners_turns() -> None:
     assert converter.one(sampled(BYTE_LEVEL, "")).token_ids == (turn,)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text())
 def test_byte_level_target_gives_any_text_back(text: str) -> None:

@@ -41,6 +41,7 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     use_speedups(True)
 
 
+@pytest.mark.slow
 def test_training_without_speedups_uses_nothing_of_the_folder(
     small_plan: Callable[..., Plan], forbidden: list[str]
 ) -> None:

@@ -51,6 +51,7 @@ def test_offloading_at_its_stages_is_accepted() -> None:
     assert deepspeed == DeepspeedConfig(stage=3, offload_optimizer=True, offload_parameters=True)
 
 
+@pytest.mark.slow
 def test_id_depends_on_the_learner_and_its_stage_and_not_on_where_tensors_lie() -> None:
     def name(*overrides: str) -> str:
         return experiment_id(compose("tiny", "hacpo", overrides=overrides), {})

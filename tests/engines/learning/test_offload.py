@@ -123,6 +123,7 @@ def test_moves_keep_dtype_and_leave_non_tensors() -> None:
     assert weight.grad is None
 
 
+@pytest.mark.slow
 def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) -> None:
     config = compose(str(small_models / "small.yaml"), "gspo")
     folder = InitialModel("qwen", config.pair.agents["qwen"], small_models / "models").make()

@@ -148,6 +148,7 @@ def ready(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
+@pytest.mark.slow
 @every_family
 @pytest.mark.parametrize("short", [0, 96], ids=["fused attention", "products"])
 @pytest.mark.parametrize("checkpoints", [False, True])
@@ -355,6 +356,7 @@ def test_model_that_shares_prompts_computes_and_is_saved_as_before(tmp_path: Pat
     assert NAME not in (tmp_path / "config.json").read_text()
 
 
+@pytest.mark.slow
 def test_layout_is_checked_and_part_of_the_id() -> None:
     with pytest.raises(
         ConfigError, match=r"engine.row_layout: got 'loose', expected one of padded, shared_prompts, auto"

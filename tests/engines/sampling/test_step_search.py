@@ -237,6 +237,7 @@ def real(*requests: SearchRequest, batch_size: int = 64) -> list[list[int]]:
     return [ids.tolist() for ids in search_all(requests, sampler, eos_ids={int(TOKENIZER.eos_token_id)}).token_ids]
 
 
+@pytest.mark.slow
 def test_search_is_the_same_in_any_company() -> None:
     requests = [request_of(2, search=LINES, tokenizer=TOKENIZER, prompt=(1, 4, n), seed=n) for n in range(1, 7)]
     together = real(*requests)

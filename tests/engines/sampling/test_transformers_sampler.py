@@ -77,6 +77,7 @@ def assert_same(found: Iterable[Response], expected: Iterable[Response]) -> None
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
+@pytest.mark.slow
 @every_family
 def test_responses_do_not_depend_on_batch_or_order(family: str) -> None:
     eos_ids = frequent(family)

@@ -70,6 +70,7 @@ def test_bad_field_is_one_sentence_that_names_it(overrides: list[str], message: 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_id_depends_on_the_sampler_and_not_on_its_memory_or_place() -> None:
     def name(*overrides: str) -> str:
         return experiment_id(compose("tiny", "hacpo", overrides=overrides), {})

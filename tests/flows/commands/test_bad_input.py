@@ -97,6 +97,7 @@ def test_id_follows_the_model_and_not_its_path(folders: dict[str, Path], tmp_pat
     assert plan_of(tmp_path, f"pair.agents.one.path={moved}") != before
 
 
+@pytest.mark.slow
 def test_changed_data_or_model_is_never_trained_on_under_the_old_id(folders: dict[str, Path], tmp_path: Path) -> None:
     planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
     save_plan(planned)
@@ -177,6 +178,7 @@ def test_users_class_that_inherits_a_partner_says_so_and_one_that_says_nothing_d
         assert ("it could read" in (why_alone(config) or "")) is says
 
 
+@pytest.mark.slow
 def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: Path) -> None:
     planned = plan(compose(str(tmp_path / "pair.yaml"), "hacpo", overrides=[f"runtime.runs_dir={tmp_path / 'runs'}"]))
     for name, error in (("config.yaml", ConfigError), ("contents.json", StoreError)):
@@ -189,6 +191,7 @@ def test_damaged_plan_says_how_it_is_mended(folders: dict[str, Path], tmp_path: 
     check_contents(find_plan(tmp_path / "runs", planned.id))
 
 
+@pytest.mark.slow
 def test_classes_and_rewards_of_ones_own_are_a_part_of_the_id_by_what_they_do(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

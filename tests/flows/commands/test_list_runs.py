@@ -65,6 +65,7 @@ def test_list_takes_the_beginning_of_an_id_and_prints_json(runs_dir: Path) -> No
     assert "no experiment in" in CliRunner().invoke(app, ["list", "z", "--runs-dir", str(runs_dir)]).stdout
 
 
+@pytest.mark.slow
 def test_metric_is_listed_at_a_step_at_its_end_and_at_its_best(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
     planned = small_plan("gspo", "train.num_steps=3", "evaluate.during=[]", "evaluate.final=[test]")
     run_experiment(planned, DirectRunner())

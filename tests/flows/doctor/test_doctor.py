@@ -91,6 +91,7 @@ def test_installed_peft_is_tried() -> None:
     assert found.detail.startswith(f"peft {version('peft')}: adapters work, and merged weights agree to ")
 
 
+@pytest.mark.slow
 def test_sampler_with_other_weights_than_the_learner_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = TransformersSampler.sample
 

@@ -87,6 +87,7 @@ def test_option_without_meaning_is_refused(options: HarnessOptions, expected: st
         check_options(options)
 
 
+@pytest.mark.slow
 def test_missing_lm_eval_is_said_with_its_extra(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

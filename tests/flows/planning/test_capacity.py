@@ -135,6 +135,7 @@ def test_share_that_cannot_be_is_refused(words: list[str], message: str) -> None
         compose("tiny", "hacpo", overrides=words)
 
 
+@pytest.mark.slow
 def test_dry_run_shows_the_share_of_each_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_grid(plan_grid("table1", runs_dir=tmp_path, hardware="one_gpu_vllm", seeds=[0]), "all", as_json=False)
     lines = capsys.readouterr().out.splitlines()

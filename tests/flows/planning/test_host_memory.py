@@ -11,6 +11,7 @@ from flows.planning.host_memory import host_gib
 from tests.flows.planning.test_memory import BILLION, config_of
 
 
+@pytest.mark.slow
 def test_host_memory_is_what_is_offloaded_and_what_is_read_while_an_agent_is_loaded() -> None:
     shapes = dict.fromkeys(config_of().pair.agents, BILLION)
     assert host_gib(config_of("diagnostics.every=0"), shapes) == 40.0, "20 bytes a weight of each of two agents"

@@ -195,6 +195,7 @@ def test_adapters_have_the_only_gradients_and_optimizer() -> None:
     assert found.weights == 2.0
 
 
+@pytest.mark.slow
 def test_agents_of_one_gpu_add_up_and_those_of_ray_do_not() -> None:
     words = ["engine.learner=torch", "rollout.batch_size=1"]
     shapes = dict.fromkeys(config_of().pair.agents, BILLION)

@@ -75,6 +75,7 @@ def test_agents_of_unknown_size_share_alike() -> None:
     assert ranks_of(with_ranks(config, {"qwen3-4b-base": 1})) == (4, 4)
 
 
+@pytest.mark.slow
 def test_agent_that_trains_alone_gets_half_of_the_machine(tmp_path: Path) -> None:
     grid = plan_grid("table1", runs_dir=tmp_path)  # no model is there: all are planned with the published shapes
     found = {(len(one.config.pair.agents), occupied_gpus(one.config)) for one in grid.plans.values()}

@@ -85,6 +85,7 @@ def test_longer_run_that_was_begun_on_its_own_is_left_alone(small_plan: Callable
         extend(short, 6)
 
 
+@pytest.mark.slow
 def test_complete_run_that_a_longer_one_could_continue_is_found(small_plan: Callable[..., Plan]) -> None:
     short, shorter = (complete(small_plan("gspo", f"train.num_steps={number}")) for number in (3, 2))
     small_plan("gspo", "train.num_steps=5")  # not complete

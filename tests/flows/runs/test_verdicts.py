@@ -38,6 +38,7 @@ def answers(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_file_shows_doubtful_verdicts_first(answers: Path) -> None:
     words = ["audit-verifier", str(answers), "--text-field", "completion", "--timeout-s", "30"]
     done = CliRunner().invoke(app, [*words, "--json"])
@@ -71,6 +72,7 @@ def test_wrong_column_and_unknown_source_are_one_error_each(answers: Path, tmp_p
     assert isinstance(done.exception, ConfigError)
 
 
+@pytest.mark.slow
 def test_run_shows_the_recorded_verdicts_of_training_and_evaluation(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
     with pytest.raises(ConfigError, match="train it first"):

@@ -69,6 +69,7 @@ def watched(schedule: FakeSchedule) -> dict[str, str]:
     return watch([schedule.plan], schedule, lambda: schedule, lambda: None, priority="high")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_grid_queues_an_experiment_whose_process_was_left_over_by_a_cancelled_run(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_grid_queues_an_experiment_whose_process_was_left_over_by_a_cancelled_ru
     assert schedule.started == ["high"], "once"
 
 
+@pytest.mark.slow
 def test_grid_queues_an_experiment_that_a_killed_command_trained(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
@@ -104,6 +106,7 @@ def test_grid_reports_an_experiment_that_is_cancelled_while_it_waits(
     assert schedule.started == []
 
 
+@pytest.mark.slow
 def test_grid_outlives_a_silent_server(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
     plan = small_plan("gspo", "train.num_steps=1", runs_dir=tmp_path)
 
@@ -113,6 +116,7 @@ def test_grid_outlives_a_silent_server(small_plan: Callable[..., Plan], tmp_path
     assert watched(FakeSchedule(plan, [is_silent, trained(plan)])) == {}
 
 
+@pytest.mark.slow
 def test_grid_shows_a_finding_about_health_once(
     small_plan: Callable[..., Plan],
     tmp_path: Path,

@@ -264,6 +264,7 @@ def test_server_of_another_host_is_named_and_no_second_one_is_started(
     assert check_server(tmp_path).is_ok
 
 
+@pytest.mark.slow
 def test_what_is_spared_outlives_the_family_with_all_that_it_started() -> None:
     parent = psutil.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True)
     spared = psutil.Process(int(parent.stdout.readline()))

@@ -82,6 +82,7 @@ def is_locked(folder: Path, device: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_gpus_are_held_by_one_process_each_and_freed_by_a_kill(tmp_path: Path) -> None:
     processes = [holder(tmp_path, 1), holder(tmp_path, 1)]
     try:

@@ -331,6 +331,7 @@ def command(folder: Path, url: str, *words: str) -> subprocess.CompletedProcess[
     return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["worker"], ["grid", "demo", "--submit"]], ids=["worker", "grid"])
 def test_silent_server_is_one_clear_error(words: list[str], tmp_path: Path) -> None:
     done = command(tmp_path, f"http://127.0.0.1:{free_port()}", *words)

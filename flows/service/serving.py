@@ -23,7 +23,7 @@ from flows.service.host import HostWatch, Suspects
 from flows.service.processes import acquire, end_descendants, home_of, inode_of, rotate_logs, worker_record
 from flows.service.reconciler import Reconciler
 from flows.service.schedule import Schedule, host_in, worker_name
-from flows.service.server import RECONCILER_LOCK, PrefectServer, await_server, log_in_hint, server_process
+from flows.service.server import RECONCILER_LOCK, PrefectServer, await_server, log_in_hint, server_process, use_server
 from hacpo_core.errors import ServerError
 
 _log = logging.getLogger(__name__)
@@ -39,23 +39,24 @@ class PrefectWorker:
     def __init__(self, server: PrefectServer, num_slots: int) -> None:
         self.server = server
         self._name, self._num_slots = worker_name(socket.gethostname(), num_slots), num_slots
+        self._task: asyncio.Task[None] | None = None
         self._is_running = threading.Event()
         self._thread = threading.Thread(target=self._run, name="Prefect's worker", daemon=True)
         self._thread.start()
 
-    def wait(self, limit_s: float) -> bool:
-        """Wait for its end; whether it has ended."""
+    def has_ended(self, limit_s: float) -> bool:
+        """Whether it has ended, or ends within this time."""
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
     def end(self, runs_dir: Path) -> None:
         """Stop taking flow runs, end those that run, and wait for the thread."""
-        if self._is_running.wait(END_LIMIT_S):
+        if self._is_running.wait(END_LIMIT_S) and self._task is not None:
             with suppress(RuntimeError):  # its loop has just been closed
-                self._loop.call_soon_threadsafe(self._task.cancel)
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         server = server_process(runs_dir)
         end_descendants(spared=[] if server is None else [server])
-        if not self.wait(END_LIMIT_S):
+        if not self.has_ended(END_LIMIT_S):
             _log.warning("Prefect's worker did not end within %.0f s", END_LIMIT_S)
 
     def _run(self) -> None:
@@ -70,9 +71,7 @@ class PrefectWorker:
             self._is_running.set()
 
     async def _work(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "in a task"
-        self._loop, self._task = asyncio.get_running_loop(), task
+        self._task = asyncio.current_task()
         self._is_running.set()
         await ProcessWorker(POOL, name=self._name, limit=self._num_slots).start()
 
@@ -98,27 +97,28 @@ def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) ->
                     _log.warning("%s was deleted; the worker ends", runs_dir)
                     return
                 server = await_server(runs_dir)
-                if worker is None or worker.server != server:
-                    if worker is not None:
-                        worker.end(runs_dir)
-                    print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
-                    schedule = Schedule(server, runs_dir)
-                    deploy(schedule.client)
-                    host, reconciler = HostWatch(Suspects(runs_dir)), Reconciler(schedule, runs_dir)
-                    worker = PrefectWorker(server, num_slots)
-                elif worker.wait(0.0):
-                    worker = PrefectWorker(server, num_slots)
-                rotate_logs(home)
-                set_pool_limit(schedule, num_slots)
+                if worker is not None and (worker.has_ended(0.0) or worker.server != server):
+                    worker.end(runs_dir)
+                    worker = None
                 try:
+                    if worker is None:
+                        use_server(server, runs_dir)
+                        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
+                        schedule = Schedule(server, runs_dir)
+                        deploy(schedule.client)
+                        host, reconciler = HostWatch(Suspects(runs_dir)), Reconciler(schedule, runs_dir)
+                        worker = PrefectWorker(server, num_slots)
+                    rotate_logs(home)
+                    set_pool_limit(schedule, num_slots)
                     if acquire(lock, limit_s=0.0):
                         reconciler.check_once()
                         reconciler.send_tracking()
                     else:
                         host.check_once(schedule.client)
-                except Exception as error:  # noqa: BLE001  checks must survive every error
+                except Exception as error:  # noqa: BLE001  the worker must survive every error
                     _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
-                if worker.wait(SUSPECT_EVERY_S if reconciler.num_suspects else CHECK_EVERY_S):
+                pause_s = CHECK_EVERY_S if worker is not None and not reconciler.num_suspects else SUSPECT_EVERY_S
+                if worker is None or worker.has_ended(pause_s):
                     time.sleep(SUSPECT_EVERY_S)  # it may fail at once again
         finally:
             if worker is not None:

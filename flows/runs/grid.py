@@ -135,8 +135,8 @@ def watch(
                     if (name, event.key) not in told:
                         told.add((name, event.key))
                         tqdm.write(f"{name}: {event.message}", file=sys.stderr)
-                reason = None
-                if status.state not in ("done", "running"):
+                reason = None if root.is_dir() else "its folder was deleted"
+                if reason is None and status.state not in ("done", "running"):
                     is_ours = run is not None and watched.get(name) == run.id
                     reason = _why_ended(run if is_ours else None, status.failure)
                     if reason is None and is_asked and not is_ours and (run is None or run.state != "Crashed"):

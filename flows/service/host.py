@@ -12,7 +12,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class HostProcesses:
 
 @dataclass
 class Suspects:
-    """Remembers since when runs of a folder have appeared dead; each look starts a new round."""
+    """Remembers since when runs of a folder have appeared dead, from round to round."""
 
     runs_dir: Path
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -92,10 +92,19 @@ class Suspects:
     def __len__(self) -> int:
         return len(self._since)
 
-    def begin(self) -> None:
-        """Start a round: look at the host's processes, and forget the runs that do not appear dead in this round."""
+    @contextmanager
+    def one_round(self) -> Iterator[None]:
+        """Look at the host's processes; runs that do not appear dead in the block are forgotten.
+
+        An error that ends the block early makes nothing forgotten.
+        """
         self._before, self._since = self._since, {}
         self.processes = HostProcesses.scan(self.runs_dir)
+        try:
+            yield
+        except BaseException:
+            self._since = self._before | self._since
+            raise
 
     def is_due(self, run: FlowRun, *, even_alive: bool = False) -> bool:
         """Whether the run, which appears dead, has done so in the same state for long enough.
@@ -123,6 +132,11 @@ class HostWatch:
     suspects: Suspects
 
     def check_once(self, client: SyncPrefectClient) -> list[str]:
+        """`check` as a round of its own."""
+        with self.suspects.one_round():
+            return self.check(client)
+
+    def check(self, client: SyncPrefectClient) -> list[str]:
         """Check every process and every run once.
 
         Returns:
@@ -131,7 +145,6 @@ class HostWatch:
         Raises:
             ServerError: the server does not answer.
         """
-        self.suspects.begin()
         processes = self.suspects.processes.of_runs
         done: list[str] = []
         for run in _cancelled_runs(client, list(processes)):

@@ -48,6 +48,7 @@ from hacpo_core.store.steps import StepStore
 _log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """consecutive resubmissions of an experiment without progress by at least one step"""
+SLACK_S = 10.0
 SEND_EVERY_S = 60.0
 """time between two attempts to send to MLflow what ended experiments did not"""
 _RESTARTS = "restarts:"
@@ -78,7 +79,11 @@ class Reconciler:
         Raises:
             ServerError: the server does not answer.
         """
-        done = self._host.check_once(self.schedule.client)
+        with self._suspects.one_round():
+            return self._check()
+
+    def _check(self) -> list[str]:
+        done = self._host.check(self.schedule.client)
         cancelled: dict[str, str] = {}
         for experiment, run in self.schedule.flow_runs().items():
             if not experiment or run.state is None or run.state.type not in (*_JUDGED, StateType.CANCELLED):
@@ -214,10 +219,11 @@ def _restarts(run: FlowRun, step: int) -> int:
 
 
 def reconcile_once(schedule: Schedule, runs_dir: Path, timeouts: Timeouts) -> list[str]:
-    """Check repeatedly until no run appears dead, at most for the duration of the timeouts."""
+    """Check repeatedly until no run appears dead, at most for the longest of the timeouts and some seconds more."""
     reconciler = Reconciler(schedule, runs_dir, timeouts)
+    deadline = time.monotonic() + max(timeouts.pending_s, timeouts.running_s, timeouts.gone_s) + SLACK_S
     done = reconciler.check_once()
-    while reconciler.num_suspects:
+    while reconciler.num_suspects and time.monotonic() < deadline:
         time.sleep(1.0)
         done += reconciler.check_once()
     return done

@@ -32,6 +32,7 @@ from flows.service.processes import (
     end_family,
     free_port,
     home_of,
+    inode_of,
     is_held,
     module_command,
     open_log,
@@ -204,10 +205,15 @@ def kept_server(runs_dir: Path) -> Iterator[PrefectServer]:
 
 
 def keep_server(runs_dir: Path, is_over: threading.Event) -> None:
-    """Restart a server that dies, until the event is set; one that `hacpo server stop` stopped stays so."""
-    while not is_over.wait(KEEP_EVERY_S):
+    """Restart a server that dies, until the event is set or the folder is deleted.
+
+    A server that `hacpo server stop` stopped stays so.
+    """
+    home = home_of(runs_dir)
+    inode = inode_of(home)
+    while not is_over.wait(KEEP_EVERY_S) and inode_of(home) == inode:
         try:
-            if not (_record(home_of(runs_dir)).read() or {}).get(_STOPPED):
+            if not (_record(home).read() or {}).get(_STOPPED):
                 ensure_server(runs_dir)
         except (ServerError, OSError) as error:
             _log.warning("%s", error)
@@ -327,11 +333,14 @@ def stop_server(runs_dir: Path) -> bool:
 
     The next server has the same credentials, and the same port if that is free, so that live workers find it.
     """
-    record = _record(home_of(runs_dir))
-    value = record.read()
-    if value is not None:
-        write_private(record.path, json.dumps({**value, _STOPPED: True}))
-    return record.end()
+    home = home_of(runs_dir)
+    record = _record(home)
+    if record.read() is None:
+        return False
+    with (home / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be starting it
+        write_private(record.path, json.dumps({**(record.read() or {}), _STOPPED: True}))
+        return record.end()
 
 
 def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:

@@ -42,6 +42,9 @@ class PrefectWorker:
         self._task: asyncio.Task[None] | None = None
         self._is_running = threading.Event()
         self._thread = threading.Thread(target=self._run, name="Prefect's worker", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, once."""
         self._thread.start()
 
     def has_ended(self, limit_s: float) -> bool:
@@ -51,13 +54,17 @@ class PrefectWorker:
 
     def end(self, runs_dir: Path) -> None:
         """Stop taking flow runs, end those that run, and wait for the thread."""
+        if self._thread.ident is None:  # never started
+            return
         if self._is_running.wait(END_LIMIT_S) and self._task is not None:
             with suppress(RuntimeError):  # its loop has just been closed
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         server = server_process(runs_dir)
-        end_descendants(spared=[] if server is None else [server])
+        spared = [] if server is None else [server]
+        end_descendants(spared=spared)
         if not self.has_ended(END_LIMIT_S):
             _log.warning("Prefect's worker did not end within %.0f s", END_LIMIT_S)
+        end_descendants(spared=spared)  # those that it started before it heard of the end
 
     def _run(self) -> None:
         try:
@@ -108,6 +115,7 @@ def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) ->
                         deploy(schedule.client)
                         host, reconciler = HostWatch(Suspects(runs_dir)), Reconciler(schedule, runs_dir)
                         worker = PrefectWorker(server, num_slots)
+                        worker.start()
                     rotate_logs(home)
                     set_pool_limit(schedule, num_slots)
                     if acquire(lock, limit_s=0.0):
@@ -117,8 +125,11 @@ def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) ->
                         host.check_once(schedule.client)
                 except Exception as error:  # noqa: BLE001  the worker must survive every error
                     _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
-                pause_s = CHECK_EVERY_S if worker is not None and not reconciler.num_suspects else SUSPECT_EVERY_S
-                if worker is None or worker.has_ended(pause_s):
+                if worker is None:
+                    time.sleep(SUSPECT_EVERY_S)
+                elif worker.has_ended(
+                    SUSPECT_EVERY_S if reconciler.num_suspects + len(host.suspects) else CHECK_EVERY_S
+                ):
                     time.sleep(SUSPECT_EVERY_S)  # it may fail at once again
         finally:
             if worker is not None:

@@ -54,14 +54,13 @@ def slots_here(runs_dir: Path) -> int | None:
 def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
     """Run a worker until SIGTERM or Ctrl-C, then stop it and its experiments, which can be resumed later.
 
-    Prints the address of the Prefect server. This process's Prefect client is set up here, so nothing may have imported
-    prefect before.
+    This process's Prefect client is set up here, so nothing may have imported prefect before.
 
     Returns:
         False if a worker of this folder is already running; then nothing is done.
 
     Raises:
-        ServerError: the server does not answer.
+        ServerError: the server does not start, rejects the credentials, or runs on another machine.
         ConfigError: MLFLOW_TRACKING_URI contains a password, which error messages would show.
     """
     tracking_uri(None, runs_dir)
@@ -71,21 +70,22 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
             return False
         record.write(os.getpid(), {"slots": num_slots})  # first, so that no other is started
         try:
-            with _interrupted_by_sigterm() as is_interrupted:
+            with _interrupted_by_signals() as is_interrupted:
                 os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), num_slots)
                 from flows.service.serving import serve
 
                 serve(runs_dir, num_slots, is_interrupted)
         finally:
-            record.path.unlink(missing_ok=True)
+            if (record.read() or {}).get("pid") == os.getpid():  # in a new folder, it may be another worker's
+                record.path.unlink(missing_ok=True)
     return True
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[Callable[[], bool]]:
-    """SIGTERM raises KeyboardInterrupt in the block, and the block ends with it.
+def _interrupted_by_signals() -> Iterator[Callable[[], bool]]:
+    """SIGTERM and Ctrl-C raise KeyboardInterrupt in the block, and the block ends with it.
 
-    Yields a function that says whether SIGTERM has come: code that is interrupted may lose the exception, or raise
+    Yields a function that says whether a signal has come: code that is interrupted may lose the exception, or raise
     another one (pydantic does so while it builds a model).
     """
     is_interrupted = False
@@ -95,7 +95,8 @@ def _interrupted_by_sigterm() -> Iterator[Callable[[], bool]]:
         is_interrupted = True
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, interrupt)
     try:
         yield lambda: is_interrupted
     except Exception as error:
@@ -143,6 +144,7 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
         if process is not None and process.returncode < 0 and num_deaths < MAX_DEATHS:
             num_deaths += 1
             _log.warning("the worker was killed by %s; starting another one", signal.Signals(-process.returncode).name)
+            process = None  # counted
         elif process is not None and process.returncode:  # 0: another worker of this folder was faster
             last_lines = log_file.read_bytes()[log_offset:].decode(errors="replace").strip().splitlines()[-3:]
             raise EngineError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -104,6 +105,17 @@ def test_grid_reports_an_experiment_that_is_cancelled_while_it_waits(
     schedule = FakeSchedule(plan, [lambda: "Running", lambda: "Cancelled"])
     assert watched(schedule) == {plan.id: "cancelled"}
     assert schedule.started == []
+
+
+def test_grid_does_not_wait_for_an_experiment_whose_folder_is_deleted(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    plan = small_plan("gspo", runs_dir=tmp_path)
+
+    def deleted() -> None:
+        shutil.rmtree(plan.root)
+
+    assert watched(FakeSchedule(plan, [deleted])) == {plan.id: "its folder was deleted"}
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from flows.service.processes import worker_record
 from flows.service.schedule import Schedule, worker_name
 from flows.service.server import ensure_server, stop_server
 from flows.service.serving import set_pool_limit
+from hacpo_core.errors import ServerError
 
 AT_ONCE, LATER = Timeouts(0.0, 0.0, 0.0), Timeouts(60.0, 60.0, 60.0)
 NOWHERE = Path("/nowhere")
@@ -89,6 +90,18 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough() -> None:
     client.run.state_type = StateType.COMPLETED
     watch.check_once(client)  # type: ignore[arg-type]
     assert len(watch.suspects) == 0
+
+
+def test_error_that_ends_a_round_early_forgets_nothing() -> None:
+    suspects, run = Suspects(NOWHERE, LATER), FakeClient("RUNNING", worker=HERE).run
+    with suspects.one_round():
+        assert not suspects.is_due(run)
+    with pytest.raises(ServerError), suspects.one_round():
+        raise ServerError("the server does not answer")
+    assert len(suspects) == 1
+    with suspects.one_round():
+        pass  # the run is alive
+    assert len(suspects) == 0
 
 
 def test_pending_run_is_lost_once_the_worker_that_took_it_is_gone() -> None:

@@ -21,8 +21,8 @@ from flows.records.notification import URL_VARIABLE
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.records.tracked import is_open, mark_open
 from flows.runs.experiment import run_experiment
-from flows.service.host import Timeouts
-from flows.service.reconciler import MAX_RESTARTS, Reconciler
+from flows.service.host import HostProcesses, Timeouts
+from flows.service.reconciler import MAX_RESTARTS, Reconciler, reconcile_once
 from hacpo_core.config import TrackingConfig
 from hacpo_core.errors import ServerError
 from hacpo_core.phases.runner import DirectRunner
@@ -149,6 +149,16 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str
     with ExperimentLock(schedule.root("x")):
         reconciler.check_once()
     assert (reconciler.num_suspects, schedule.states) == (0, [])
+
+
+def test_command_does_not_wait_for_ever_for_a_run_that_has_a_process_and_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING")
+    monkeypatch.setattr("flows.service.reconciler.SLACK_S", 0.0)
+    processes = HostProcesses({str(schedule.run.id): []}, None)
+    monkeypatch.setattr(HostProcesses, "scan", lambda runs_dir: processes)
+    assert reconcile_once(schedule, tmp_path, Timeouts(0.0, 0.0, 0.0)) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CRASHED"])

@@ -151,7 +151,10 @@ def test_server_that_is_stopped_stays_so_and_one_that_dies_comes_back(
         assert said == ["stopped\n", "no server was running\n"]
         time.sleep(3.0)
         assert find_server(runs_dir) is None
-    assert ensure_server(runs_dir) == server
+        assert ensure_server(runs_dir) == server
+        shutil.rmtree(home_of(runs_dir))
+        time.sleep(3.0)
+        assert not home_of(runs_dir).exists(), "nobody makes a deleted folder again"
 
 
 @pytest.mark.slow

@@ -201,12 +201,12 @@ def test_sigterm_ends_a_worker_whatever_becomes_of_its_exception(runs_dir: Path,
     ensure_server(runs_dir)
     interrupted_check = f"""
 import signal, flows.service.host as h
-def check_once(self, client):
+def check(self, client):
     try:
         signal.raise_signal(signal.SIGTERM)
     except KeyboardInterrupt:
         {code_after_the_signal}
-h.HostWatch.check_once = check_once
+h.HostWatch.check = check
 """
     words = [sys.executable, "-c", QUICK_WORKER.format(more=interrupted_check), str(runs_dir)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)

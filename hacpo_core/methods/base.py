@@ -425,7 +425,7 @@ class LossRows:
 
     def __post_init__(self) -> None:
         """Raise ValueError for a wrong shape, which would otherwise be broadcast silently."""
-        for name in (each.name for each in fields(self) if getattr(self, each.name) is not None):
+        for name in (column.name for column in fields(self) if getattr(self, column.name) is not None):
             value, dims = getattr(self, name), 2 if name.endswith("_BT") else 1
             if value.shape != self.mask_BT.shape[:dims]:
                 raise ValueError(f"{name}: got {tuple(value.shape)}, expected {tuple(self.mask_BT.shape[:dims])}")

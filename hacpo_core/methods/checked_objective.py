@@ -30,7 +30,7 @@ def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, 
             )
         is_finite = torch.stack([getattr(surrogate, name).isfinite().all() for name in ("value_B", "ratio_B")]).all()
         inputs = (logprob_BT[rows.mask_BT], rows.advantage_B, rows.weight_B)
-        if not is_finite and all(bool(each.isfinite().all()) for each in inputs):  # otherwise training diverged
+        if not is_finite and all(bool(tensor.isfinite().all()) for tensor in inputs):  # otherwise training diverged
             raise MethodError(f"{owner}: got nan or infinity in value or ratio, expected finite values; clip the ratio")
     return surrogate
 

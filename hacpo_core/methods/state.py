@@ -44,9 +44,9 @@ def _encoded(value: object, owner: str, place: str) -> Any:
                 raise MethodError(f"{owner}: {place} has the reserved key {_ARRAY!r}; use another name")
             if not isinstance(key, str):
                 raise MethodError(f"{owner}: {place} has the key {key!r}, expected a str; use str({key!r})")
-        return {key: _encoded(each, owner, f"{place}[{key!r}]") for key, each in value.items()}
+        return {key: _encoded(item, owner, f"{place}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_encoded(each, owner, f"{place}[{number}]") for number, each in enumerate(value)]
+        return [_encoded(item, owner, f"{place}[{number}]") for number, item in enumerate(value)]
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {_ARRAY: data, "dtype": value.dtype.str, "shape": list(value.shape)}
@@ -65,7 +65,7 @@ def decode(encoded: Mapping[str, Any]) -> dict[str, Any]:
 
 def _decoded(value: Any) -> Any:
     if isinstance(value, list):
-        return [_decoded(each) for each in value]
+        return [_decoded(item) for item in value]
     if not isinstance(value, dict):
         return value
     if _ARRAY in value:

@@ -73,13 +73,13 @@ class PeerSuccesses(Shuffled):
         return self._drawn(successes, history) if self.max_per_problem else successes
 
     def _drawn(self, groups: Groups, history: History) -> Groups:
-        drawn: set[RowKey] = set()
+        drawn_keys: set[RowKey] = set()
         draw = generator(history.seed, "peer successes", history.step, history.learner)
         for problem_id in history.problem_ids:
-            right = [key for agent in history.sources[1:] for key in groups.get((agent, problem_id), [])]
-            places = draw.permutation(len(right))[: self.max_per_problem]
-            drawn |= {right[place] for place in places.tolist()}
+            success_keys = [key for agent in history.sources[1:] for key in groups.get((agent, problem_id), [])]
+            places = draw.permutation(len(success_keys))[: self.max_per_problem]
+            drawn_keys |= {success_keys[place] for place in places.tolist()}
         return {
-            group: keys if group[0] == history.learner else [key for key in keys if key in drawn]
+            group: keys if group[0] == history.learner else [key for key in keys if key in drawn_keys]
             for group, keys in groups.items()
         }

@@ -58,9 +58,9 @@ class CrossClip(SequenceClip):
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """GSPO's surrogate on own rows, HACPO's on foreign rows."""
-        own, bounds = super().surrogate(rows, logprob_BT, update=update), self.cross_limit(update)
+        own_surrogate, bounds = super().surrogate(rows, logprob_BT, update=update), self.cross_limit(update)
         cross_B = algo.objectives.cross_surrogate(
-            own.ratio_B,
+            own_surrogate.ratio_B,
             rows.advantage_B,
             rows.weight_B,
             exponent=self.cross_exponent,
@@ -68,13 +68,13 @@ class CrossClip(SequenceClip):
             is_pessimistic=self.cross_is_pessimistic,
         )
         stopped_B = algo.clipping.is_stopped(
-            own.ratio_B, rows.advantage_B, bounds, is_pessimistic=self.cross_is_pessimistic
+            own_surrogate.ratio_B, rows.advantage_B, bounds, is_pessimistic=self.cross_is_pessimistic
         )
         is_foreign_B = rows.is_foreign_B
         return Surrogate(
-            value_B=cross_B.where(is_foreign_B, own.value_B),
-            ratio_B=own.ratio_B,
-            stopped_share_B=stopped_B.to(logprob_BT.dtype).where(is_foreign_B, own.stopped_share_B),
-            floor_B=own.floor_B.masked_fill(is_foreign_B, bounds.floor),
-            ceiling_B=own.ceiling_B.masked_fill(is_foreign_B, bounds.ceiling),
+            value_B=cross_B.where(is_foreign_B, own_surrogate.value_B),
+            ratio_B=own_surrogate.ratio_B,
+            stopped_share_B=stopped_B.to(logprob_BT.dtype).where(is_foreign_B, own_surrogate.stopped_share_B),
+            floor_B=own_surrogate.floor_B.masked_fill(is_foreign_B, bounds.floor),
+            ceiling_B=own_surrogate.ceiling_B.masked_fill(is_foreign_B, bounds.ceiling),
         )

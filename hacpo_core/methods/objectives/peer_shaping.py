@@ -30,16 +30,16 @@ class PeerShaping(TokenClip):
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """GRPO's surrogate on own rows, policy shaping on foreign rows."""
-        own = super().surrogate(rows, logprob_BT, update=update)
+        own_surrogate = super().surrogate(rows, logprob_BT, update=update)
         probability_BT = logprob_BT.exp()
         shaped_BT = probability_BT / (probability_BT + self.shaping) * rows.weighted_advantage_B[:, None]
         is_foreign_B = rows.is_foreign_B
         return replace(
-            own,
-            value_B=(shaped_BT * rows.mask_BT).sum(dim=1).where(is_foreign_B, own.value_B),
-            stopped_share_B=own.stopped_share_B.masked_fill(is_foreign_B, 0.0),
-            floor_B=own.floor_B.masked_fill(is_foreign_B, 0.0),
-            ceiling_B=own.ceiling_B.masked_fill(is_foreign_B, math.inf),
-            below_share_B=own.below_B.masked_fill(is_foreign_B, 0.0),
-            above_share_B=own.above_B.masked_fill(is_foreign_B, 0.0),
+            own_surrogate,
+            value_B=(shaped_BT * rows.mask_BT).sum(dim=1).where(is_foreign_B, own_surrogate.value_B),
+            stopped_share_B=own_surrogate.stopped_share_B.masked_fill(is_foreign_B, 0.0),
+            floor_B=own_surrogate.floor_B.masked_fill(is_foreign_B, 0.0),
+            ceiling_B=own_surrogate.ceiling_B.masked_fill(is_foreign_B, math.inf),
+            below_share_B=own_surrogate.below_B.masked_fill(is_foreign_B, 0.0),
+            above_share_B=own_surrogate.above_B.masked_fill(is_foreign_B, 0.0),
         )

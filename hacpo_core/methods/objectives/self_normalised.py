@@ -51,10 +51,10 @@ class SelfNormalised(CrossClip):
 
     def log_centers(self, first: Mapping[str, NDArray[np.float64]], state: State) -> tuple[Mapping[str, float], State]:
         """The c of each agent with rows. The state holds the last means of every agent that ever had rows."""
-        after = {agent: list(means) for agent, means in state.items()}
+        next_state = {agent: list(means) for agent, means in state.items()}
         for agent, log_ratio_B in first.items():
-            after[agent] = [*after.get(agent, ()), float(log_ratio_B.mean())][-self.window :]
-        return {agent: algo.ratios.log_center(after[agent]) for agent in first}, after
+            next_state[agent] = [*next_state.get(agent, ()), float(log_ratio_B.mean())][-self.window :]
+        return {agent: algo.ratios.log_center(next_state[agent]) for agent in first}, next_state
 
     def cross_limit(self, update: int) -> Bounds:
         """Bounds of s~ after `update` updates of the step."""

@@ -52,5 +52,6 @@ class PartlySearched(EveryProblem):
             closing_mark=self.closing_mark,
         )
         first = self.samples_per_problem(task.num_samples) - self.num_searched
-        specs, after = super().plan(task, state)
-        return [spec if spec.sample < first else replace(spec, tag=SEARCHED, search=search) for spec in specs], after
+        specs, next_state = super().plan(task, state)
+        tagged_specs = [spec if spec.sample < first else replace(spec, tag=SEARCHED, search=search) for spec in specs]
+        return tagged_specs, next_state

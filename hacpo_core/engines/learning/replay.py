@@ -98,10 +98,10 @@ def compare(recorded: UpdateTrace, repeated: UpdateTrace) -> Replay:
     Updates are compared rather than weights, because after a replay that was only near, the next one starts from
     different weights.
     """
-    step = _difference(recorded.before, recorded.after)
-    other = _difference(repeated.before, repeated.after)
-    length, gap = math.hypot(*step), math.dist(step, other)
-    distance = gap / length if length > 0 else (0.0 if gap == 0 else math.inf)
+    recorded_step = _difference(recorded.before, recorded.after)
+    repeated_step = _difference(repeated.before, repeated.after)
+    length, step_distance = math.hypot(*recorded_step), math.dist(recorded_step, repeated_step)
+    distance = step_distance / length if length > 0 else (0.0 if step_distance == 0 else math.inf)
     if recorded.digest == repeated.digest:
         return Replay("exact", distance, repeated.digest)
     may_differ = recorded.setup != repeated.setup or not repeated.setup.is_exact

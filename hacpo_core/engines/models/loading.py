@@ -144,12 +144,12 @@ def _fix_tied_embeddings(model: PreTrainedModel, folder: Path) -> None:
     would obey it and drop one of them.
     """
     inputs, outputs = model.get_input_embeddings(), model.get_output_embeddings()
-    configs = [each for each in (model.config, model.config.get_text_config()) if getattr(each, TIES, False)]
+    configs = [config for config in (model.config, model.config.get_text_config()) if getattr(config, TIES, False)]
     if not configs or outputs is None or inputs.weight is outputs.weight:
         return
     _log.warning("%s: %s is true, but input and output embeddings differ; they are trained as two", folder, TIES)
-    for each in configs:
-        setattr(each, TIES, False)
+    for config in configs:
+        setattr(config, TIES, False)
 
 
 def _fix_generation_settings(model: PreTrainedModel, folder: Path) -> None:

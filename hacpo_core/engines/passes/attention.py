@@ -99,8 +99,8 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part_THK: Tensor, rows: RowPlaces, is_query: bool) -> Tensor:
         ctx.rows, ctx.is_query, ctx.num_tokens = rows, is_query, len(part_THK)
-        spread: Tensor = part_THK.index_select(0, rows.token_P)
-        return spread
+        part_PHK: Tensor = part_THK.index_select(0, rows.token_P)
+        return part_PHK
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -130,7 +130,7 @@ class _Collect(torch.autograd.Function):
 
 def _picked(places: Tensor, home_T: Tensor, num_tokens: int) -> Tensor:
     """For each token, the value at its home position; 0 for padding tokens at the end."""
-    picked = places.new_empty(num_tokens, *places.shape[1:])
-    torch.index_select(places, 0, home_T, out=picked[: len(home_T)])
-    picked[len(home_T) :] = 0
-    return picked
+    value_THK = places.new_empty(num_tokens, *places.shape[1:])
+    torch.index_select(places, 0, home_T, out=value_THK[: len(home_T)])
+    value_THK[len(home_T) :] = 0
+    return value_THK

@@ -22,16 +22,16 @@ from hacpo_core.methods.checked_objective import checked_surrogate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossValue:
-    """`own` and `cross` are J_homo and J_hete: scalars with gradient; `own` includes KL penalty and entropy bonus.
+    """J_homo and J_hete of the rows of a pass: scalars with gradient. J_homo includes KL penalty and entropy bonus.
 
-    `live_cross` is J_hete of the rows whose gradient clipping did not set to 0. `columns` are the surrogate's, and each
+    In `live_cross_objective`, rows whose gradient clipping set to 0 count as 0. `columns` are the surrogate's, and each
     row's mean KL divergence from the reference (`kl`, nats) and mean weight that corrects for the difference between
     sampler and learner (`correction`).
     """
 
-    own: Tensor
-    cross: Tensor
-    live_cross: Tensor
+    own_objective: Tensor
+    cross_objective: Tensor
+    live_cross_objective: Tensor
     surrogate: Surrogate
     columns: Mapping[str, Tensor]
 
@@ -141,9 +141,9 @@ def loss_value(
         own_B = own_B + objective.entropy_coef * bonus_BT.sum(dim=1) / max(num_own_tokens, 1)
     cross_B = torch.where(rows.is_foreign_B, value_B, 0.0) * weight_B
     return LossValue(
-        own=torch.where(rows.is_foreign_B, 0.0, own_B).sum(),
-        cross=cross_B.sum(),
-        live_cross=cross_B.detach().where(surrogate.stopped_share_B < 1.0, 0.0).sum(),
+        own_objective=torch.where(rows.is_foreign_B, 0.0, own_B).sum(),
+        cross_objective=cross_B.sum(),
+        live_cross_objective=cross_B.detach().where(surrogate.stopped_share_B < 1.0, 0.0).sum(),
         surrogate=surrogate,
         columns={**surrogate.columns, "kl": kl_B, "correction": correction_B},
     )

@@ -411,8 +411,8 @@ def _as_engine_error(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # vLLM raises many types
         message = " ".join(str(error).split()) or type(error).__name__
-        said = message.split(" [type=")[0].rstrip(".")  # pydantic appends a link and the whole input
-        raise EngineError(f"vLLM: {what}: {said[:400]}; {_remedy(message)}") from error
+        summary = message.split(" [type=")[0].rstrip(".")  # pydantic appends a link and the whole input
+        raise EngineError(f"vLLM: {what}: {summary[:400]}; {_remedy(message)}") from error
 
 
 def _remedy(message: str) -> str:

@@ -152,28 +152,29 @@ def _responses_unscored(case: Case) -> str | None:
 
 
 def _is_stalled(case: Case) -> bool:
-    recent = case.series("reward/mean", RECENT)
-    return statistics.fmean(recent[-MEAN_OF:]) < NEARLY_SOLVED and Trend.of(recent).low <= 0
+    rewards = case.series("reward/mean", RECENT)
+    return statistics.fmean(rewards[-MEAN_OF:]) < NEARLY_SOLVED and Trend.of(rewards).low <= 0
 
 
 def _entropy_collapsed(case: Case) -> str | None:
     entropy = case.series("update/entropy_nats")
     if len(entropy) < MIN_STEPS:
         return None
-    before, now = statistics.fmean(entropy[:MEAN_OF]), statistics.fmean(entropy[-MEAN_OF:])
-    if now >= COLLAPSED_SHARE * before or not _is_stalled(case):
+    first_mean, last_mean = statistics.fmean(entropy[:MEAN_OF]), statistics.fmean(entropy[-MEAN_OF:])
+    if last_mean >= COLLAPSED_SHARE * first_mean or not _is_stalled(case):
         return None
-    return f"entropy fell from {before:.3g} to {now:.3g} nats, and the mean reward no longer rises"
+    return f"entropy fell from {first_mean:.3g} to {last_mean:.3g} nats, and the mean reward no longer rises"
 
 
 def _length_running_away(case: Case) -> str | None:
     length = case.series("response/length_tokens", RECENT)
     if len(length) < MIN_STEPS:
         return None
-    before, now = statistics.fmean(length[:MEAN_OF]), statistics.fmean(length[-MEAN_OF:])
-    if now < LENGTH_FACTOR * before or not _is_stalled(case):
+    first_mean, last_mean = statistics.fmean(length[:MEAN_OF]), statistics.fmean(length[-MEAN_OF:])
+    if last_mean < LENGTH_FACTOR * first_mean or not _is_stalled(case):
         return None
-    return f"responses grew from {before:.0f} to {now:.0f} tokens in {len(length)} steps, and the mean reward did not"
+    growth = f"responses grew from {first_mean:.0f} to {last_mean:.0f} tokens in {len(length)} steps"
+    return f"{growth}, and the mean reward did not"
 
 
 def _reward_stuck(case: Case) -> str | None:
@@ -189,11 +190,12 @@ def _reward_stuck(case: Case) -> str | None:
 
 
 def _gradient_jumps(case: Case) -> str | None:
-    *before, now = case.series("update/grad_norm", RECENT + 1)
-    known = [norm for norm in before if norm > 0 and math.isfinite(norm)]
-    if len(known) < MEAN_OF or now <= JUMP_FACTOR * statistics.median(known):
+    *earlier_norms, last_norm = case.series("update/grad_norm", RECENT + 1)
+    valid_norms = [norm for norm in earlier_norms if norm > 0 and math.isfinite(norm)]
+    if len(valid_norms) < MEAN_OF or last_norm <= JUMP_FACTOR * statistics.median(valid_norms):
         return None
-    return f"the gradient's norm is {now:.3g}, {now / statistics.median(known):.0f} times that of the steps before"
+    factor = last_norm / statistics.median(valid_norms)
+    return f"the gradient's norm is {last_norm:.3g}, {factor:.0f} times that of the steps before"
 
 
 def _own_ratios_noisy(case: Case) -> str | None:

@@ -51,7 +51,7 @@ except ImportError as error:
     ) from error
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-LAST_WORDS_S = 10.0
+CAUSE_LIMIT_S = 10.0
 """after one rank fails, how long to wait for the others, to detect whether one of them died"""
 _log = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
             ray.get(ready)
         return list(ray.get(list(calls)))
     except RayTaskError as error:
-        finished, _ = ray.wait(list(calls), num_returns=len(calls), timeout=LAST_WORDS_S if len(calls) > 1 else 0)
+        finished, _ = ray.wait(list(calls), num_returns=len(calls), timeout=CAUSE_LIMIT_S if len(calls) > 1 else 0)
         for call in finished:
             try:
                 ray.get(call)
@@ -293,12 +293,12 @@ class RayPlacement(Placement):
             bundle["GPU"] = float(num_gpus(config))
         ranks = {agent: num_ranks(config, agent) for agent in names}
         counts = {"": max(ranks.values())} if config.placement.colocated else ranks
-        for resource, each in bundle.items():
-            wanted, there = each * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call,unused-ignore]
-            if wanted > there:
+        for resource, num_per_rank in bundle.items():
+            num_needed, num_in_cluster = num_per_rank * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call,unused-ignore]
+            if num_needed > num_in_cluster:
                 raise EngineError(
-                    f"placement: {len(names)} agents need {wanted:g} {resource}s, but Ray's cluster has {there:g}; "
-                    "lower num_ranks, set placement.colocated=true, or join more machines"
+                    f"placement: {len(names)} agents need {num_needed:g} {resource}s, but Ray's cluster has "
+                    f"{num_in_cluster:g}; lower num_ranks, set placement.colocated=true, or join more machines"
                 )
         groups = {agent: placement_group([bundle] * count, strategy="PACK") for agent, count in counts.items()}
         self.groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
@@ -438,17 +438,15 @@ def _probe(address: str, timeout_s: float) -> None:
         raise EngineError(f"placement.ray.address: cannot connect to {address} ({error}); {_REMEDY}") from error
     command = [sys.executable, "-P", "-c", _JOIN, address]
     try:
-        joined = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
-        )
+        join = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise EngineError(
             f"placement.ray.address: this machine could not join the cluster at {address} within {timeout_s:g} s; "
             f"{_REMEDY}, or raise engine.start_limit_s"
         ) from error
-    if joined.returncode:
-        said = (joined.stderr.strip().splitlines() or [f"exit code {joined.returncode}"])[-1]
-        raise EngineError(f"placement.ray.address: {address}: {said}; {_REMEDY}")
+    if join.returncode:
+        last_line = (join.stderr.strip().splitlines() or [f"exit code {join.returncode}"])[-1]
+        raise EngineError(f"placement.ray.address: {address}: {last_line}; {_REMEDY}")
 
 
 _JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"

@@ -54,14 +54,14 @@ def total_updates(config: ExperimentConfig) -> int:
 
 def planned_updates(config: ExperimentConfig, step: int) -> range:
     """Planned updates of a step, numbered over the whole training."""
-    each = num_minibatches(config)
-    return range((step - 1) * each, step * each)
+    num_per_step = num_minibatches(config)
+    return range((step - 1) * num_per_step, step * num_per_step)
 
 
 def num_ranks(config: ExperimentConfig, agent: str) -> int:
     """Ranks (processes) of an agent."""
-    own = config.pair.agents[agent].num_ranks
-    ranks = config.placement.num_ranks if own is None else own
+    configured_ranks = config.pair.agents[agent].num_ranks
+    ranks = config.placement.num_ranks if configured_ranks is None else configured_ranks
     assert isinstance(ranks, int), "planning replaces auto by a number, see flows.planning.plans.with_ranks"
     return ranks
 

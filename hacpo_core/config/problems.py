@@ -95,7 +95,8 @@ def _reads_no_file(_: Any, config: Any) -> str | None:
     sets = [*config.data.sets.values(), *config.evaluate.benchmarks.values()]
     warm_ups = [agent.warm_up for agent in config.pair.agents.values()]
     reads_solutions = any(warm_up is not None and warm_up.source == "file" for warm_up in warm_ups)
-    return None if reads_solutions or any(each.kind == "file" for each in sets) else "nothing is read from a file"
+    reads_problems = any(problem_set.kind == "file" for problem_set in sets)
+    return None if reads_solutions or reads_problems else "nothing is read from a file"
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,10 @@ class BenchmarkConfig(ProblemSetConfig):
 
 
 def _all_have_limits(_: Any, config: Any) -> str | None:
-    without_limit = [each for each in config.evaluate.benchmarks.values() if each.max_response_tokens is None]
-    return None if without_limit else "every benchmark has its own limit"
+    unlimited_benchmarks = [
+        benchmark for benchmark in config.evaluate.benchmarks.values() if benchmark.max_response_tokens is None
+    ]
+    return None if unlimited_benchmarks else "every benchmark has its own limit"
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,8 @@ def _starts_no_worker(_: Any, config: Any) -> str | None:
 
 
 def _runs_no_function(reward: Any, _: Any) -> str | None:
-    own = [name for name in reward.functions if ":" in name]
-    return None if own else "reward.functions has no function of your own"
+    user_functions = [name for name in reward.functions if ":" in name]
+    return None if user_functions else "reward.functions has no function of your own"
 
 
 def _scores_everything(verifier: Any, config: Any) -> str | None:

@@ -74,16 +74,16 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
         return
     template = _GENERATION.sub("", _template_of(tokenizer))
     try:
-        read = _settable(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
+        settable_names = _settable(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
     except TemplateError as error:
         raise ModelError(f"the chat template of {_path_of(tokenizer)} is not valid Jinja: {error}; fix it") from error
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters
     reserved = _SET_BY_RENDERER.union(parameters, tokenizer.special_tokens_map)
     for name in arguments:
-        if name not in read - reserved:
+        if name not in settable_names - reserved:
             field = f"pair.agents.{agent}.chat_template_kwargs.{name}"
             why = "the renderer sets it itself" if name in reserved else "the chat template does not use it"
-            expected = ", ".join(sorted(read - reserved)) or "none"
+            expected = ", ".join(sorted(settable_names - reserved)) or "none"
             raise ConfigError(
                 f"{field} cannot take effect: {why}; expected one of {expected}; leave it out, or set {field}=null"
             )
@@ -97,16 +97,18 @@ def _settable(template: nodes.Template) -> set[str]:
     """
 
     def names(node: nodes.Node) -> set[str]:
-        inner = {each.name for each in node.find_all(nodes.Name)}
-        return inner | ({node.name} if isinstance(node, nodes.Name) else set())
+        inner_names = {name_node.name for name_node in node.find_all(nodes.Name)}
+        return inner_names | ({node.name} if isinstance(node, nodes.Name) else set())
 
     assignments = list(template.find_all(nodes.Assign))
-    assigned = {name for each in assignments for name in names(each.target)}
-    asked = {name for each in assignments for name in names(each.target) & names(each.node)}
-    asked |= {name for each in template.find_all(nodes.If) for name in names(each.test)}
-    asked |= {name for each in template.find_all(nodes.CondExpr) for name in names(each.test)}
-    asked |= {name for each in template.find_all(nodes.Filter) if each.name == "default" for name in names(each)}
-    return find_undeclared_variables(template) - (assigned - asked)
+    assigned_names = {name for assignment in assignments for name in names(assignment.target)}
+    read_names = {name for assignment in assignments for name in names(assignment.target) & names(assignment.node)}
+    read_names |= {name for branch in template.find_all(nodes.If) for name in names(branch.test)}
+    read_names |= {name for branch in template.find_all(nodes.CondExpr) for name in names(branch.test)}
+    read_names |= {
+        name for branch in template.find_all(nodes.Filter) if branch.name == "default" for name in names(branch)
+    }
+    return find_undeclared_variables(template) - (assigned_names - read_names)
 
 
 def render_prompts(
@@ -194,20 +196,20 @@ def check_generation_prompt(tokenizer: PreTrainedTokenizerBase, *, arguments: Ma
         ModelError: the template writes something before an assistant's turn, such as `<|im_start|>assistant`, but not
             at the end of a prompt (`add_generation_prompt`).
     """
-    user, given = Message("user", "Begin."), arguments or {}
-    prompt = _rendered(tokenizer, (user,), given)
-    if prompt != _rendered(tokenizer, (user,), given, is_open=False):
+    user, template_arguments = Message("user", "Begin."), arguments or {}
+    prompt = _rendered(tokenizer, (user,), template_arguments)
+    if prompt != _rendered(tokenizer, (user,), template_arguments, is_open=False):
         return
     try:
-        text = _rendered(tokenizer, (user, Message("assistant", _SENTINEL)), given, is_open=False)
+        text = _rendered(tokenizer, (user, Message("assistant", _SENTINEL)), template_arguments, is_open=False)
     except ModelError:  # a template for users alone
         return
-    before, content, _ = text.rpartition(_SENTINEL)
-    missing = before.removeprefix(prompt).strip()
-    if content and missing and before.startswith(prompt):
+    text_before, content, _ = text.rpartition(_SENTINEL)
+    missing_text = text_before.removeprefix(prompt).strip()
+    if content and missing_text and text_before.startswith(prompt):
         raise ModelError(
-            f"the chat template of {_path_of(tokenizer)} writes {missing!r} before an assistant's turn, but not at the "
-            "end of a prompt; add an `if add_generation_prompt` block that writes it, or set "
+            f"the chat template of {_path_of(tokenizer)} writes {missing_text!r} before an assistant's turn, but not "
+            "at the end of a prompt; add an `if add_generation_prompt` block that writes it, or set "
             "`pair.agents.<name>.chat_template`"
         )
 

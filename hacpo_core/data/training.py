@@ -8,7 +8,7 @@ from functools import cache
 
 from hacpo_core.config import DataConfig
 from hacpo_core.data import arithmetic, word_problems
-from hacpo_core.data.problem_sets import asked, read_problems
+from hacpo_core.data.problem_sets import read_problems, with_prompts
 from hacpo_core.errors import DataError
 from hacpo_core.records import Problem
 from hacpo_core.seeds import derive_seed, generator
@@ -44,12 +44,14 @@ def load_training(config: DataConfig) -> TrainingData:
     sets: dict[str, list[Problem]] = {}
     development: list[Problem] = []
     for name in config.train:
-        declared = config.sets[name]
-        if declared.kind in EMBEDDED:
-            unasked = EMBEDDED[declared.kind]("train")
+        set_config = config.sets[name]
+        if set_config.kind in EMBEDDED:
+            problems_without_prompts = EMBEDDED[set_config.kind]("train")
         else:
-            unasked = read_problems(f"data.sets.{name}", declared, config.directory, drops_unanswerable=True)
-        problems = asked(unasked, declared)
+            problems_without_prompts = read_problems(
+                f"data.sets.{name}", set_config, config.directory, drops_unanswerable=True
+            )
+        problems = with_prompts(problems_without_prompts, set_config)
         if len(config.train) > 1:
             problems = [replace(problem, id=f"{name}/{problem.id}") for problem in problems]
         num_held = round(config.development_share * len(problems))

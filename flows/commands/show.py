@@ -104,7 +104,7 @@ def _end_tokens(config: ExperimentConfig) -> dict[str, str]:
             ends[name] = f"unknown tokens: {first_line(error)}"
             continue
         ids = [tokens.end_id, *sorted(tokens.eos_ids - {tokens.end_id})]
-        ends[name] = " or ".join(f"{tokens.tokenizer.convert_ids_to_tokens(each)} ({each})" for each in ids)
+        ends[name] = " or ".join(f"{tokens.tokenizer.convert_ids_to_tokens(token_id)} ({token_id})" for token_id in ids)
     return ends
 
 

@@ -217,8 +217,12 @@ def check_disk(runs_dir: Path) -> Finding:
 
 def check_ports() -> Finding:
     """Default ports of the services that are in use."""
-    taken = [f"{port} ({service})" for service, port in PORTS.items() if free_port(port) != port]
-    detail = f"{' and '.join(taken)} in use; a service that starts uses another free port" if taken else "all free"
+    ports_in_use = [f"{port} ({service})" for service, port in PORTS.items() if free_port(port) != port]
+    detail = (
+        f"{' and '.join(ports_in_use)} in use; a service that starts uses another free port"
+        if ports_in_use
+        else "all free"
+    )
     return Finding("ports", True, detail, is_required=False)
 
 

@@ -288,7 +288,7 @@ def fullest_gib(
         for agent in memory
     }
     context = CONTEXT_GIB if config.placement.kind == "local" and config.engine.device != "cpu" else 0.0
-    return context + max(busy(each) + resting[agent] for agent, each in memory.items())
+    return context + max(busy(agent_needs) + resting[agent] for agent, agent_needs in memory.items())
 
 
 def gpu_gib(config: ExperimentConfig) -> float | None:
@@ -297,8 +297,8 @@ def gpu_gib(config: ExperimentConfig) -> float | None:
     """
     if config.engine.device == "cpu":
         return None
-    known = [config.engine.gpu_memory_gb, min_gpu_gib()]
-    return min((size for size in known if size is not None), default=None)
+    sizes = [config.engine.gpu_memory_gb, min_gpu_gib()]
+    return min((size for size in sizes if size is not None), default=None)
 
 
 @cache
@@ -306,7 +306,7 @@ def min_gpu_gib() -> float | None:
     """Memory of the smallest NVIDIA GPU here, in GiB. Does not call CUDA, which would fix the visible devices."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):  # no NVIDIA GPU
         return None
-    return min((int(line) / 1024 for line in listed.split() if line.isdigit()), default=None)
+    return min((int(line) / 1024 for line in output.split() if line.isdigit()), default=None)

@@ -240,14 +240,14 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
     Raises:
         ConfigError: none or several match.
     """
-    folder, known = experiments_dir(runs_dir), experiment_ids(runs_dir)
+    folder, ids = experiments_dir(runs_dir), experiment_ids(runs_dir)
     matching = (
-        [name for name in known if name == experiment]
-        or [name for name in known if name.startswith(f"{experiment}-")]  # tiny is the pair tiny before tiny_size
-        or [name for name in known if name.startswith(experiment)]
+        [name for name in ids if name == experiment]
+        or [name for name in ids if name.startswith(f"{experiment}-")]  # tiny is the pair tiny before tiny_size
+        or [name for name in ids if name.startswith(experiment)]
     )
     if len(matching) != 1:
-        names = ", ".join(matching or known) or "none"
+        names = ", ".join(matching or ids) or "none"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
     path = folder / matching[0] / CONFIG_FILE
     try:

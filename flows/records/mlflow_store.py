@@ -215,8 +215,8 @@ class MlflowStore:
     @_raises_one_kind
     def set_params(self, run_id: str, params: Mapping[str, Any]) -> None:
         """Set parameters; MLflow does not change one, so those that were set keep their value."""
-        known = self._client.get_run(run_id).data.params
-        entries = [Param(name, str(value)) for name, value in params.items() if name not in known]
+        earlier_params = self._client.get_run(run_id).data.params
+        entries = [Param(name, str(value)) for name, value in params.items() if name not in earlier_params]
         for start in range(0, len(entries), _MAX_PARAMS):
             self._client.log_batch(run_id, params=entries[start : start + _MAX_PARAMS])
 

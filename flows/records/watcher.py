@@ -62,14 +62,14 @@ class ProgressRecorder:
         self._evaluations: dict[tuple[int, str, str], Evaluated] = {}
         self._health, self._judged_step = Health(config), 0
         before = read_progress(store.root)
-        told = before.findings if before is not None else []
-        self._told = {event.key for finding in told for event in finding.events}
+        earlier_findings = before.findings if before is not None else []
+        self._told = {event.key for finding in earlier_findings for event in finding.events}
         results = list(evaluations)
-        for past in range(step + 1):
-            if past:
-                self._count(past)
+        for past_step in range(step + 1):
+            if past_step:
+                self._count(past_step)
             for result in results:
-                if result.step == past:
+                if result.step == past_step:
                     self._note(result)
         self._judge(max(step, store.num_complete()))
         self._write()

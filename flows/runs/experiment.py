@@ -127,9 +127,9 @@ def _train(
         best = steps_to_keep(plan.root, config)
         if step == last or step % config.checkpoint.every == 0 or (names and step in best):
             checkpoint(experiment, step, best=best)
-    early = why_ended(plan.root, config)
-    if early is not None:
-        log_entry("step", f"ended {early}")
+    early_end = why_ended(plan.root, config)
+    if early_end is not None:
+        log_entry("step", f"ended {early_end}")
     for step in (0, last):  # the table needs these scores: those of an early end, and those whose files were damaged
         evaluate_agents(experiment, step, _missing(experiment, step), benchmarks, runner, progress.evaluated)
     progress.ended(last)
@@ -152,16 +152,16 @@ def evaluate_agents(
     tell: Callable[[EvaluationResult], None],
 ) -> None:
     """Evaluate every agent as of `step` on the named benchmarks, each once, and call `tell` with each result."""
-    started: dict[tuple[str, str], Handle | None] = {}
+    handles: dict[tuple[str, str], Handle | None] = {}
     busy: dict[str, Handle] = {}  # an agent's benchmarks run one after the other
     # Agents are the outer loop, so that agents that share a device are swapped only once.
     for agent, name in itertools.product(experiment.agents, dict.fromkeys(names)):
         after = [busy[agent]] if agent in busy else []
-        last = started[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
+        last = handles[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
         if last is not None:
             busy[agent] = last
     for name, agent in itertools.product(dict.fromkeys(names), experiment.agents):
-        tell(finish_evaluation(experiment, step, agent, benchmarks[name], started[name, agent]))
+        tell(finish_evaluation(experiment, step, agent, benchmarks[name], handles[name, agent]))
 
 
 def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) -> ExperimentResult:

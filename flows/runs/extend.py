@@ -76,7 +76,7 @@ def why_not_extended(planned: Plan, num_steps: int) -> str | None:
 
 def shorter_run(longer: Plan) -> Plan | None:
     """A complete run that differs from this plan only in having fewer steps, the longest of them; None without one."""
-    runs_dir, found = Path(longer.config.runtime.runs_dir), list[Plan]()
+    runs_dir, plans = Path(longer.config.runtime.runs_dir), list[Plan]()
     beginning = longer.id.rpartition("-")[0]
     for name in experiment_ids(runs_dir):
         root = experiments_dir(runs_dir) / name
@@ -86,10 +86,10 @@ def shorter_run(longer: Plan) -> Plan | None:
             num_steps = load_config(root / CONFIG_FILE).train.num_steps
             config = _with_steps(longer.config, num_steps)
             if num_steps < longer.config.train.num_steps and experiment_id(config, longer.contents or {}) == name:
-                found += [Plan(name, config, root)] if read_final(Plan(name, config, root)) is not None else []
+                plans += [Plan(name, config, root)] if read_final(Plan(name, config, root)) is not None else []
         except HacpoError:  # a damaged one, or one of another version: nothing to continue
             continue
-    return max(found, key=lambda each: each.config.train.num_steps, default=None)
+    return max(plans, key=lambda plan: plan.config.train.num_steps, default=None)
 
 
 def _with_steps(config: ExperimentConfig, num_steps: int) -> ExperimentConfig:

@@ -176,8 +176,8 @@ class _MlflowCopy:
             self._tracker.set_tags(tags(self._plan))  # a grid may have taken the experiment up meanwhile
             best = best_texts(self._plan.root, self._plan.config)
             if best:
-                kept = "; ".join(f"step {step}: {text}" for step, text in sorted(best.items()))
-                self._tracker.store.set_tags(self._tracker.run_id, {"hacpo.best": kept})
+                best_note = "; ".join(f"step {step}: {text}" for step, text in sorted(best.items()))
+                self._tracker.store.set_tags(self._tracker.run_id, {"hacpo.best": best_note})
             _log_artifacts(self._tracker, self._plan, table)
             self._tracker.finish(status)
 

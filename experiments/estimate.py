@@ -95,24 +95,37 @@ def _sum(hours: Sequence[float | None]) -> float | None:
 def _estimate_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> CostEstimate:
     rollouts_each = num_rollouts(config)
     answers_each = num_evaluation_responses(config)
-    sampled = trained = 0.0
+    sampled_tokens = trained_tokens = 0.0
     agents = list(config.pair.agents)
     sizes = _num_parameters(config) if rates is not None and rates.billions is not None else {}
     hours: dict[str, float] = {}
     history = [_history(measured, k, config.method.name) for k in agents]
-    for k, past in zip(agents, history, strict=True):
-        if past is not None:
-            length, trained_each = past.sampled / past.rollouts, past.trained / past.rollouts
+    for k, measured_run in zip(agents, history, strict=True):
+        if measured_run is not None:
+            length, tokens_per_rollout = (
+                measured_run.sampled / measured_run.rollouts,
+                measured_run.trained / measured_run.rollouts,
+            )
         else:
             length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
-            trained_each = length * num_sources(config) * config.method.build.num_iterations
-        own_sampled, own_trained = length * (rollouts_each + answers_each), trained_each * rollouts_each
-        sampled, trained = sampled + own_sampled, trained + own_trained
-        if past is not None:
-            hours[k] = (own_sampled + own_trained) / (past.sampled + past.trained) * past.device_s / 3600
+            tokens_per_rollout = length * num_sources(config) * config.method.build.num_iterations
+        agent_sampled_tokens, agent_trained_tokens = (
+            length * (rollouts_each + answers_each),
+            tokens_per_rollout * rollouts_each,
+        )
+        sampled_tokens, trained_tokens = sampled_tokens + agent_sampled_tokens, trained_tokens + agent_trained_tokens
+        if measured_run is not None:
+            hours[k] = (
+                (agent_sampled_tokens + agent_trained_tokens)
+                / (measured_run.sampled + measured_run.trained)
+                * measured_run.device_s
+                / 3600
+            )
         elif rates is not None:
             size = sizes.get(k)
-            seconds = own_sampled / sampling_rate(rates, size) + own_trained / training_rate(rates, size)
+            seconds = agent_sampled_tokens / sampling_rate(rates, size) + agent_trained_tokens / training_rate(
+                rates, size
+            )
             hours[k] = seconds / 3600
     is_measured = None not in history
     is_known = is_measured or rates is not None
@@ -120,8 +133,8 @@ def _estimate_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateC
         experiments=1,
         rollouts=rollouts_each * len(agents),
         evaluation_responses=answers_each * len(agents),
-        sampled_tokens=sampled,
-        trained_tokens=trained,
+        sampled_tokens=sampled_tokens,
+        trained_tokens=trained_tokens,
         busy_hours=sum(hours.values()) if is_known else None,
         occupied_hours=occupied_hours(config, hours) if is_known else None,
         basis="measured" if is_measured else "stated" if is_known else "limit",
@@ -178,13 +191,17 @@ def num_rollouts(config: ExperimentConfig) -> int:
 
 def num_evaluation_responses(config: ExperimentConfig) -> int:
     """Number of responses of one agent in all evaluations; a benchmark of unknown size counts 0."""
-    return sum(num_problems(benchmark) * benchmark.num_samples for each in evaluations(config) for benchmark in each)
+    return sum(
+        num_problems(benchmark) * benchmark.num_samples
+        for benchmarks in evaluations(config)
+        for benchmark in benchmarks
+    )
 
 
 def evaluations(config: ExperimentConfig) -> list[list[BenchmarkConfig]]:
     """The benchmarks of each evaluation of an experiment, in order."""
-    named = [benchmarks_after(config, step) for step in range(config.train.num_steps + 1)]
-    return [[config.evaluate.benchmarks[name] for name in dict.fromkeys(names)] for names in named if names]
+    names_by_step = [benchmarks_after(config, step) for step in range(config.train.num_steps + 1)]
+    return [[config.evaluate.benchmarks[name] for name in dict.fromkeys(names)] for names in names_by_step if names]
 
 
 def num_problems(benchmark: BenchmarkConfig) -> int:

@@ -62,8 +62,8 @@ def method_of_interest(variants: Sequence[Variant]) -> Variant | None:
     """HACPO if a grid has it, else its first method that is not a baseline, else its first one; None for one method."""
     if len(variants) < 2:
         return None
-    own = [variant for variant in variants if variant.method not in _BASELINES]
-    return REFERENCE if REFERENCE in own else (own or list(variants))[0]
+    own_methods = [variant for variant in variants if variant.method not in _BASELINES]
+    return REFERENCE if REFERENCE in own_methods else (own_methods or list(variants))[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dashboards.models.grids.training import Point, Trained, last_of, path_of, t
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, paired_t, summarize
-from experiments.report.tables import Printed, printed_in
+from experiments.report.tables import PaperValues, paper_values_in
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Spent
 
@@ -105,7 +105,7 @@ class Comparer:
     @cached_property
     def comparison(self) -> Comparison:
         """The table: each agent before training and for every method, then all agents together."""
-        printed = printed_in(self._record.table)
+        printed = paper_values_in(self._record.table)
         several = len(self.benchmarks) > 1
         columns = (*self.benchmarks, *([AVERAGE] if several else []))
         groups: list[tuple[str, ...]] = [(agent,) for agent in self._agents]
@@ -199,7 +199,7 @@ class Comparer:
         variant: Variant,
         agents: tuple[str, ...],
         columns: Sequence[str],
-        printed: Printed,
+        printed: PaperValues,
     ) -> ComparisonLine:
         name = _name_of(agents)
         is_before = variant.method == BEFORE

@@ -129,16 +129,16 @@ class Scheduling:
 
 def connector(runs_dir: Path) -> Callable[[], Schedule | None]:
     """A function that returns the schedule of a runs folder, None without a server; follows a change of server."""
-    known: dict[PrefectServer, Schedule] = {}
+    schedules: dict[PrefectServer, Schedule] = {}
 
     def connect() -> Schedule | None:
         server = find_server(runs_dir)
         if server is None:
-            known.clear()
+            schedules.clear()
             return None
-        if server not in known:
-            known.clear()
-            known[server] = Schedule(server, runs_dir)
-        return known[server]
+        if server not in schedules:
+            schedules.clear()
+            schedules[server] = Schedule(server, runs_dir)
+        return schedules[server]
 
     return connect

@@ -239,6 +239,6 @@ def _print_addresses(runs_dir: Path, url: str, options: Options, token: str | No
     if not is_loopback(options.host):
         print("           not encrypted; on an untrusted network, put a TLS proxy in front of it")
     mlflow.ensure()
-    waiting = "starts with the first tracked run"
+    waiting_text = "starts with the first tracked run"
     ready = "  (ready in about 15 s)" if not mlflow.server else ""
-    print(f"MLflow     {f'{mlflow.url}{ready}' if mlflow.url else waiting}", flush=True)
+    print(f"MLflow     {f'{mlflow.url}{ready}' if mlflow.url else waiting_text}", flush=True)

@@ -73,8 +73,8 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
         grid: complete experiments give the measured rates per agent, `rates` the stated ones.
         plans: experiments to estimate.
     """
-    measured = _measure(grid)
-    parts = [_estimate_one(planned.config, measured, grid.config.rates) for planned in plans]
+    measurements = _measure(grid)
+    parts = [_estimate_one(plan.config, measurements, grid.config.rates) for plan in plans]
     order = ("measured", "stated", "limit")
     return CostEstimate(
         experiments=len(parts),
@@ -92,14 +92,14 @@ def _sum(hours: Sequence[float | None]) -> float | None:
     return None if None in hours else sum(hour or 0.0 for hour in hours)
 
 
-def _estimate_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> CostEstimate:
-    rollouts_each = num_rollouts(config)
-    answers_each = num_evaluation_responses(config)
+def _estimate_one(config: ExperimentConfig, measurements: _AllMeasured, rates: RateConfig | None) -> CostEstimate:
+    num_agent_rollouts = num_rollouts(config)
+    num_responses = num_evaluation_responses(config)
     sampled_tokens = trained_tokens = 0.0
     agents = list(config.pair.agents)
     sizes = _num_parameters(config) if rates is not None and rates.billions is not None else {}
     hours: dict[str, float] = {}
-    history = [_history(measured, k, config.method.name) for k in agents]
+    history = [_history(measurements, k, config.method.name) for k in agents]
     for k, measured_run in zip(agents, history, strict=True):
         if measured_run is not None:
             length, tokens_per_rollout = (
@@ -110,8 +110,8 @@ def _estimate_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateC
             length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
             tokens_per_rollout = length * num_sources(config) * config.method.build.num_iterations
         agent_sampled_tokens, agent_trained_tokens = (
-            length * (rollouts_each + answers_each),
-            tokens_per_rollout * rollouts_each,
+            length * (num_agent_rollouts + num_responses),
+            tokens_per_rollout * num_agent_rollouts,
         )
         sampled_tokens, trained_tokens = sampled_tokens + agent_sampled_tokens, trained_tokens + agent_trained_tokens
         if measured_run is not None:
@@ -131,8 +131,8 @@ def _estimate_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateC
     is_known = is_measured or rates is not None
     return CostEstimate(
         experiments=1,
-        rollouts=rollouts_each * len(agents),
-        evaluation_responses=answers_each * len(agents),
+        rollouts=num_agent_rollouts * len(agents),
+        evaluation_responses=num_responses * len(agents),
         sampled_tokens=sampled_tokens,
         trained_tokens=trained_tokens,
         busy_hours=sum(hours.values()) if is_known else None,
@@ -218,8 +218,8 @@ _AllMeasured = dict[tuple[str, str], _Measured]
 def _measure(grid: GridPlan) -> _AllMeasured:
     """Measured totals of the grid's complete experiments, by agent and method."""
     sums: _AllMeasured = {}
-    for planned in grid.experiments("done"):
-        result, config = read_final(planned), planned.config
+    for plan in grid.experiments("done"):
+        result, config = read_final(plan), plan.config
         seconds = "seconds" if config.engine.device == "cpu" else "gpu_seconds"
         for row in result.table if result is not None else []:
             totals = _Measured(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
@@ -229,9 +229,9 @@ def _measure(grid: GridPlan) -> _AllMeasured:
     return sums
 
 
-def _history(measured: _AllMeasured, agent: str, method: str) -> _Measured | None:
+def _history(measurements: _AllMeasured, agent: str, method: str) -> _Measured | None:
     """Totals of the agent with this method, or else with all its methods; None if it was never trained."""
-    if (agent, method) in measured:
-        return measured[agent, method]
-    others = [totals for (name, _), totals in measured.items() if name == agent]
+    if (agent, method) in measurements:
+        return measurements[agent, method]
+    others = [totals for (name, _), totals in measurements.items() if name == agent]
     return reduce(_Measured.plus, others) if others else None

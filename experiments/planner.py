@@ -227,14 +227,14 @@ def _errors_of_entries(problems: Sequence[tuple[str, HacpoError]]) -> str:
     places: dict[str, list[str]] = {}
     for place, error in problems:
         places.setdefault(str(error), []).append(place)
-    return "; ".join(f"{' and '.join(several)}: {error}" for error, several in places.items())
+    return "; ".join(f"{' and '.join(entries)}: {error}" for error, entries in places.items())
 
 
 def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:
     """Paths of models and data. Ids depend on their contents, which are too slow to hash for every cell."""
     models = [agent.path for agent in config.pair.agents.values()]
     benchmarks = [benchmark.file for _, benchmark in sorted(config.evaluate.benchmarks.items())]
-    train_sets = [declared.file for declared in config.data.sets.values()]
+    train_sets = [set_config.file for set_config in config.data.sets.values()]
     return (*models, config.data.directory, *train_sets, *benchmarks)
 
 
@@ -308,11 +308,13 @@ def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, Scheduled
         if len(shapes) == len(config.pair.agents):
             placed = with_memory_plan(placed, shapes)
             check_fits(placed, shapes)  # before the user downloads a model that does not fit
-        planned, unavailable = plan(config), ""
+        experiment_plan, unavailable = plan(config), ""
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the final id depends on the missing files
-        planned, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
-    return _Planned(planned, state_of(experiment_status(planned.root), runs.get(planned.id), unavailable))
+        experiment_plan, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
+    return _Planned(
+        experiment_plan, state_of(experiment_status(experiment_plan.root), runs.get(experiment_plan.id), unavailable)
+    )
 
 
 def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:

@@ -74,11 +74,11 @@ def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
     verifying = {k: num_rows / agent.verified_per_s for k, agent in agents.items()}
     updating = {k: passes * num_rows * agent.trained_tokens / agent.scored_per_s for k, agent in agents.items()}
     steps = {k: sampling[k] + scoring[k] + verifying[k] + updating[k] for k in agents}
-    answers = num_evaluation_responses(config)
-    answering = {k: answers * agent.mean_length / agent.sampled_per_s for k, agent in agents.items()}
+    num_responses = num_evaluation_responses(config)
+    evaluating = {k: num_responses * agent.mean_length / agent.sampled_per_s for k, agent in agents.items()}
     takes_turns = config.placement.kind == "local" or config.placement.colocated
     total_of = sum if takes_turns else max
-    runs = {k: config.train.num_steps * steps[k] + answering[k] for k in agents}
+    runs = {k: config.train.num_steps * steps[k] + evaluating[k] for k in agents}
     busy = {k: seconds / 3600 * num_ranks(config, k) * max(1, num_gpus(config)) for k, seconds in runs.items()}
     shapes, room = {k: agent.shape for k, agent in agents.items()}, gpu_gib(config)
     if engine.device == "cpu":

@@ -201,7 +201,7 @@ def run_grid(
     if awaited_plans and shared_server() is not None:
         ensure_server(runs_dir)  # fails before the warm-up if the server cannot be used
     record_grid(grid, runs_dir)
-    failed: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if awaited_plans:
         if grid.config.about:
             _say(grid.config.about.strip(), as_json=as_json)
@@ -209,10 +209,10 @@ def run_grid(
         if not waits:
             _queue(grid, plans_to_run, runs_dir, num_workers=number, priority=priority, as_json=as_json)
             return
-        failed = _train(awaited_plans, runs_dir, num_slots=number, priority=priority, as_json=as_json)
+        reasons = _train(awaited_plans, runs_dir, num_slots=number, priority=priority, as_json=as_json)
         grid = planned()
-    _show_results(grid, failed, runs_dir, begun_at=begun_at, as_json=as_json)
-    _raise_unless_whole(grid, failed)
+    _show_results(grid, reasons, runs_dir, begun_at=begun_at, as_json=as_json)
+    _raise_unless_whole(grid, reasons)
 
 
 def _queue(
@@ -226,14 +226,16 @@ def _queue(
         print(json.dumps({"grid": grid.name, "queued": [plan.id for plan in plans], "submitted": ids}))
 
 
-def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, begun_at: float, as_json: bool) -> None:
+def _show_results(
+    grid: GridPlan, reasons: Mapping[str, str], runs_dir: Path, *, begun_at: float, as_json: bool
+) -> None:
     """Write the report, and print the results and the addresses of report, page, Prefect and MLflow."""
     from experiments.report import write_report  # imports vl-convert, not needed to show or submit a grid
 
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
     if as_json:
-        result = {"table": rows, "failed": failed, "report": str(report.page), "comparisons": report.sentences}
+        result = {"table": rows, "failed": reasons, "report": str(report.page), "comparisons": report.sentences}
         print(json.dumps({"grid": grid.name, **result}))
         return
     print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
@@ -263,7 +265,7 @@ def _brief(rows: Sequence[Mapping[str, Any]], benchmarks: Sequence[str] | None) 
     return table[[*key_columns, "method", "agent", *scores, "tokens"]]
 
 
-def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:
+def _raise_unless_whole(grid: GridPlan, reasons: Mapping[str, str]) -> None:
     """Raise an EngineError that counts the experiments by state, unless all are complete."""
     counts = count_experiments(grid)
     if counts["done"] == sum(counts.values()):
@@ -276,8 +278,8 @@ def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:
     }
     others = ", ".join(f"{counts[state]} {word}" for state, word in words.items() if counts[state])
     reason = ""
-    if failed:
-        first, error = next(iter(failed.items()))
+    if reasons:
+        first, error = next(iter(reasons.items()))
         reason = f"; first to end: {first} ({error})"
     remedy = "; --run failed retries those that failed" if counts["failed"] else ""
     raise EngineError(f"{counts['done']} of {_experiments(sum(counts.values()))} done, {others}{reason}{remedy}")

@@ -196,8 +196,10 @@ class Responses:
         }
         recomputes_own = any(part.recomputes_own for part in parts)
         parts = [replace(part, probe_logprobs=None, recomputes_own=recomputes_own) for part in parts]
-        joined = replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
-        return joined.with_probes(probes)
+        responses = replace(
+            parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        )
+        return responses.with_probes(probes)
 
 
 def _take_rows(column: Any, rows: Positions) -> Any:

@@ -75,15 +75,17 @@ def _selected(
         return None
     if pair and pair not in pairs:
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
-    compared = site.comparisons.of(record, cache(site.runs.status))
-    comparer = compared.comparers[pair or pairs[0]]
+    comparison_of_grid = site.comparisons.of(record, cache(site.runs.status))
+    comparer = comparison_of_grid.comparers[pair or pairs[0]]
     comparison = comparer.comparison
     if benchmark and benchmark not in (*comparison.columns, *comparer.others):
         raise UnknownError(f"nothing has been evaluated on {benchmark!r} yet")
     if agent and agent not in (TOGETHER, *comparison.agents):
         raise UnknownError(f"the pair {comparison.pair} has no agent {agent!r}")
     agents = (agent,) if agent and agent != TOGETHER else comparison.agents
-    return Selection(comparer, comparison, compared.answer, pairs, benchmark or comparer.default_benchmark, agents)
+    return Selection(
+        comparer, comparison, comparison_of_grid.answer, pairs, benchmark or comparer.default_benchmark, agents
+    )
 
 
 _Selected = Annotated[Selection | None, Depends(_selected)]

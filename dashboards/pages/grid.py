@@ -246,7 +246,7 @@ def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:
             continue
         unavailable = site.runs.unavailable(experiment)
         state = state_of(site.runs.status(experiment), runs.get(experiment), unavailable).state
-        outcomes.append(Outcome(experiment, _problem_with(action, state) or _try(site, perform, experiment)))
+        outcomes.append(Outcome(experiment, _why_impossible(action, state) or _try(site, perform, experiment)))
     site.scheduling.refresh(wait_s=2.0)
     return outcomes
 
@@ -261,7 +261,7 @@ def _operation(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]
     return lambda experiment: schedule.set_priority(experiment, action)
 
 
-def _problem_with(action: str, state: str) -> str:
+def _why_impossible(action: str, state: str) -> str:
     """Why an action is not possible in a state, else ""; the schedule reports its own."""
     if action == "retry" and state != "failed":
         return f"it is {state}; only failed experiments are retried"

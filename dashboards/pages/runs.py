@@ -37,8 +37,8 @@ _NOTES = {"archive": "archived", "unarchive": "no longer archived", "tag": "tagg
 def _query(
     q: _TEXT = "", columns: _TEXT = "", add: _TEXT = "", order: _TEXT = "", group: _TEXT = "", archived: bool = False
 ) -> Query:
-    chosen = [*_names(columns), *_names(add)] or list(DEFAULT_COLUMNS)
-    return Query(q, tuple(dict.fromkeys(chosen)), order, _names(group), archived)
+    chosen_columns = [*_names(columns), *_names(add)] or list(DEFAULT_COLUMNS)
+    return Query(q, tuple(dict.fromkeys(chosen_columns)), order, _names(group), archived)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def runs_routes(site: Site) -> APIRouter:
     return router
 
 
-def _context(site: Site, query: Query, most: int) -> dict[str, Any]:
+def _context(site: Site, query: Query, max_rows: int) -> dict[str, Any]:
     """Template values for the table."""
     table = site.tables.table(query, site.scheduling.view(wait_s=0.2))
     heads = [
@@ -131,12 +131,12 @@ def _context(site: Site, query: Query, most: int) -> dict[str, Any]:
         for column in table.columns
     ]
     context: dict[str, Any] = {
-        "table": replace(table, rows=table.rows[:most]),
+        "table": replace(table, rows=table.rows[:max_rows]),
         "num_found": len(table.rows),
         "heads": heads,
         "query": query,
         "address": address(query),
-        "more": f"{address(query)}&most={10 * most}" if most < len(table.rows) else "",
+        "more": f"{address(query)}&most={10 * max_rows}" if max_rows < len(table.rows) else "",
         "members": {row.key: address(replace(query, group=()), conditions=_of_group(query, row)) for row in table.rows}
         if query.group
         else {},
@@ -161,8 +161,8 @@ def _act(site: Site, action: str, experiments: Sequence[str], text: str) -> Mapp
             "done": "",
         }
     outcomes = [_one(site, action, name, text) for name in experiments]
-    done = {"note": "note kept", "delete": "deleted"} | _NOTES
-    return {"previews": [], "outcomes": outcomes, "done": done[action]}
+    summaries = {"note": "note kept", "delete": "deleted"} | _NOTES
+    return {"previews": [], "outcomes": outcomes, "done": summaries[action]}
 
 
 def _one(site: Site, action: str, name: str, text: str) -> NoteOutcome:

@@ -168,19 +168,19 @@ class Results:
 
 def read_results(grid: GridPlan) -> Results:
     """Read every complete experiment of a grid once; an unreadable one counts as missing, with the reason."""
-    loaded: dict[str, _Loaded | str] = {}
+    contents: dict[str, _Loaded | str] = {}
     runs, missing = [], []
     for cell in grid.cells:
         if cell.status != "done":
             missing.append(cell)
             continue
         plan = grid.plans[cell.experiment]
-        if cell.experiment not in loaded:
+        if cell.experiment not in contents:
             try:
-                loaded[cell.experiment] = _load(plan)
+                contents[cell.experiment] = _load(plan)
             except StoreError as error:
-                loaded[cell.experiment] = str(error)
-        content = loaded[cell.experiment]
+                contents[cell.experiment] = str(error)
+        content = contents[cell.experiment]
         if isinstance(content, str):
             missing.append(replace(cell, status="unreadable", reason=content))
             continue

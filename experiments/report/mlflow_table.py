@@ -62,8 +62,8 @@ class _Row:
     def params(self) -> dict[str, Any]:
         """Parameters on which its experiments agree, and those of single agents; method and models are the grid's."""
         configs = [parameters(run.plan.config) for run in self.runs]
-        merged = {name: value for config in configs for name, value in config.items()}
-        common = {name: value for name, value in merged.items() if all(c.get(name, value) == value for c in configs)}
+        values = {name: value for config in configs for name, value in config.items()}
+        common = {name: value for name, value in values.items() if all(c.get(name, value) == value for c in configs)}
         cell = self.runs[0].cell
         names = {"pair": cell.pair, "method": cell.method, "label": cell.label, "seed": cell.seed}
         models = {"model_pair": " + ".join(run.cell.agent for run in self.runs)}

@@ -127,8 +127,8 @@ def _summary(results: Results) -> str:
 def _devices(runs: Sequence[Run]) -> str:
     """Devices and dtypes that the runs used, to follow the name of the hardware file."""
     engines = [run.plan.config.engine for run in runs]
-    used = dict.fromkeys(f"{engine.device} in {engine.dtype}" for engine in engines)
-    return f" (run on {', '.join(used)})" if used else ""
+    devices = dict.fromkeys(f"{engine.device} in {engine.dtype}" for engine in engines)
+    return f" (run on {', '.join(devices)})" if devices else ""
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -220,11 +220,11 @@ def _settings(results: Results) -> Mapping[str, str] | None:
     base = flatten(as_dict(first.config))
     lines = []
     for plan in plans:
-        changed = [
+        differences = [
             f"{name}={value}"
             for name, value in flatten(as_dict(plan.config)).items()
             if not name.startswith("pair.") and (name not in base or base[name] != value)
         ]
         if plan is not first:
-            lines.append(f"{plan.id}: {', '.join(changed) or 'no difference'}")
+            lines.append(f"{plan.id}: {', '.join(differences) or 'no difference'}")
     return {"first": first.id, "fields": to_yaml(first.config), "differences": "\n".join(lines)}

@@ -85,10 +85,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
-    corrected_p, largest = [0.0] * len(p_values), 0.0
+    corrected_p, max_p = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected_p[place] = largest
+        max_p = max(max_p, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected_p[place] = max_p
     return corrected_p
 
 

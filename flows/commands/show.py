@@ -70,9 +70,9 @@ def show(
         print(json.dumps({**as_dict(config), "end_tokens": ends, "unreadable_golds": unreadable}))
         return
     print(to_yaml(config), end="")
-    alone = why_alone(config)
-    if alone is not None:
-        print(f"# {alone}")
+    reason_alone = why_alone(config)
+    if reason_alone is not None:
+        print(f"# {reason_alone}")
     for agent, tokens in ends.items():
         print(f"# responses of {agent} end with {tokens}")
     from flows.runs.verifier import gold_lines

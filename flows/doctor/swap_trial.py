@@ -54,9 +54,9 @@ class SwapTrial(Trial):
 
     def _turn(self, name: str, step: int) -> Outcome:
         """One agent's part of a step, with the memory of the device before and after each thing that it does."""
-        begun = time.perf_counter()
+        begun_at = time.perf_counter()
         agent = self._agent_at(name, step - 1)
-        swap_s, memory_at_start = time.perf_counter() - begun, self._memory()
+        swap_s, memory_at_start = time.perf_counter() - begun_at, self._memory()
         responses = self._rollout(agent, step=step)
         memory_after_sampling = self._memory()
         update = agent.update(

@@ -280,8 +280,10 @@ def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Seq
     parts = [part for part in parts if part is not None]
     if name in available(kind) or file_stem(name) != name or not parts:
         parts.insert(0, read_declaration(kind, name))
-    declared: _ProblemSet = merged(schema, [(f"{kind} {name}", part) for part in parts], remedy="fix the declaration")
-    return declared
+    problem_set: _ProblemSet = merged(
+        schema, [(f"{kind} {name}", part) for part in parts], remedy="fix the declaration"
+    )
+    return problem_set
 
 
 def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: str, section: str = "") -> Any:

@@ -72,11 +72,11 @@ def fields_under(prefix: str) -> list[SchemaField]:
     Raises:
         ConfigError: there are none.
     """
-    matching = [field for field in all_fields() if field.name.startswith(prefix)]
-    if not matching:
+    fields = [field for field in all_fields() if field.name.startswith(prefix)]
+    if not fields:
         sections = ", ".join(dict.fromkeys(field.name.partition(".")[0] for field in all_fields()))
         raise ConfigError(f"fields: got {prefix!r}, but no field begins with that; sections are {sections}")
-    return matching
+    return fields
 
 
 def about(names: Iterable[str]) -> dict[str, str]:

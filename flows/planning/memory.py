@@ -173,8 +173,10 @@ def agent_memory(
         shape, width, bool(engine.gradient_checkpointing), places=max(1.0, max_places / tokens)
     )
     if taught := longest_taught(config):
-        passed = taught if is_least else max(taught, engine.micro_batch_tokens)
-        activations = max(activations, passed * _scoring_bytes(shape, width, places=max(1.0, max_places / passed)))
+        pass_tokens = taught if is_least else max(taught, engine.micro_batch_tokens)
+        activations = max(
+            activations, pass_tokens * _scoring_bytes(shape, width, places=max(1.0, max_places / pass_tokens))
+        )
     activations += 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
 
     kind = sampler_of(engine)
@@ -209,8 +211,8 @@ def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> fl
     num_contexts = (config.placement.kind == "ray") + sampler_of(engine).has_own_process(engine)
     always = (AFTER_UPDATE_GIB + num_contexts * CONTEXT_GIB) * GIB
     if engine.learner == "deepspeed" and engine.deepspeed.offload_optimizer and engine.deepspeed.stage in (1, 2):
-        largest = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)
-        always += width * largest  # temp_grad_buffer_for_gpu_offload
+        max_buffer = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)
+        always += width * max_buffer  # temp_grad_buffer_for_gpu_offload
     return always
 
 
@@ -265,7 +267,7 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
         agent: agent_memory(config, shape, ranks=num_ranks(config, agent), gpu_gib=gpu_gib, is_least=is_least)
         for agent, shape in shapes.items()
     }
-    return fullest_gib(config, memory, lambda each: max(each.updating, each.sampling))
+    return fullest_gib(config, memory, lambda agent_needs: max(agent_needs.updating, agent_needs.sampling))
 
 
 def shares_gpu(config: ExperimentConfig) -> bool:

@@ -59,9 +59,9 @@ def delete_experiment(root: Path) -> None:
     Raises:
         LockedError: it is being trained.
     """
-    aside = root.parent.parent / "deleted"
+    trash = root.parent.parent / "deleted"
     with ExperimentLock(root):
-        aside.mkdir(exist_ok=True)
-        shutil.rmtree(aside / root.name, ignore_errors=True)
-        root.rename(aside / root.name)
-    shutil.rmtree(aside / root.name)
+        trash.mkdir(exist_ok=True)
+        shutil.rmtree(trash / root.name, ignore_errors=True)
+        root.rename(trash / root.name)
+    shutil.rmtree(trash / root.name)

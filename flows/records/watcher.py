@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent, read_progress
+from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent, read_progress
 from flows.records.runlog import log_entry
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
@@ -59,7 +59,7 @@ class ProgressRecorder:
         self._seconds_left: float | None = None
         self._rewards: dict[str, float] = {}
         self._spent = dict.fromkeys(config.pair.agents, Spent())
-        self._evaluations: dict[tuple[int, str, str], Evaluated] = {}
+        self._evaluations: dict[tuple[int, str, str], Evaluation] = {}
         self._health, self._judged_step = Health(config), 0
         before = read_progress(store.root)
         earlier_findings = before.findings if before is not None else []
@@ -92,7 +92,7 @@ class ProgressRecorder:
     def _note(self, result: EvaluationResult) -> None:
         place = (result.step, result.benchmark, result.agent)
         error, bits = result.headline_estimate.standard_error, result.bits_per_byte
-        self._evaluations[place] = Evaluated(
+        self._evaluations[place] = Evaluation(
             *place,
             result.value,
             self._spent[result.agent],

@@ -107,8 +107,8 @@ def open_experiment(
                     rewards=rewards,
                     opened_at=checkpoint,
                 )
-                named = {name: benchmark.problems for name, benchmark in benchmarks.items()}
-                check_golds(plan.root, {**train_sets, **named}, pool)
+                sets = {name: benchmark.problems for name, benchmark in benchmarks.items()}
+                check_golds(plan.root, {**train_sets, **sets}, pool)
                 with _synced(experiment.ledger.store):
                     yield experiment, benchmarks
 

@@ -52,9 +52,9 @@ def run_experiment(
         HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
     """
     watcher = watcher or Watcher()
-    done = read_final(plan)
-    if done is not None:
-        return done
+    final_result = read_final(plan)
+    if final_result is not None:
+        return final_result
     store_of(plan)
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # needed to find and resume the experiment

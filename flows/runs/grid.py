@@ -52,16 +52,16 @@ def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
     workers = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_process, initargs=(messages,))
     max_threads = max(1, usable_cores() // num_processes)
     with workers, _Bars(len(missing_models)) as bars:
-        waiting = {}
+        open_jobs = {}
         for folder, model in missing_models.items():
             label = f"warm-up {model.name} {folder.name[-4:]}"
             model = replace(model, num_threads=min(model.num_threads, max_threads))
-            waiting[workers.submit(_make, label, model)] = label
-        while waiting:
+            open_jobs[workers.submit(_make, label, model)] = label
+        while open_jobs:
             while not messages.empty():
                 bars.show(*messages.get())
-            for job in [job for job in waiting if job.done()]:
-                name = waiting.pop(job)
+            for job in [job for job in open_jobs if job.done()]:
+                name = open_jobs.pop(job)
                 bars.finish(name, "")
                 try:
                     job.result()
@@ -107,16 +107,16 @@ def watch(
     Returns:
         reason by id of the experiments that failed or were cancelled; the others are complete.
     """
-    waiting = {plan.id: plan.root for plan in plans}
-    failed: dict[str, str] = {}
+    open_experiments = {plan.id: plan.root for plan in plans}
+    reasons: dict[str, str] = {}
     watched_runs: dict[str, str] = {}
     event_keys: set[Any] = set()
     for plan in plans:  # findings of earlier attempts
         event_keys |= {(plan.id, event.key) for event in _health_events(experiment_status(plan.root).progress)}
     runs: Mapping[str, ScheduledRun] = {}
     asked_at = -math.inf
-    with _Bars(len(waiting)) as bars:
-        while waiting:
+    with _Bars(len(open_experiments)) as bars:
+        while open_experiments:
             check()
             is_asked = False
             if time.monotonic() - asked_at > ASK_EVERY_S:
@@ -126,7 +126,7 @@ def watch(
                     is_asked = True
                 except ServerError:
                     schedule = revive()
-            for name, root in list(waiting.items()):
+            for name, root in list(open_experiments.items()):
                 status, run = experiment_status(root), runs.get(name)
                 if status.state == "running" and status.progress is not None:
                     progress = status.progress
@@ -143,12 +143,12 @@ def watch(
                         with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
                             watched_runs[name] = schedule.start(name, priority).id
                 if status.state == "done" or reason is not None:
-                    del waiting[name]
+                    del open_experiments[name]
                     bars.finish(name, reason or "")
                     if reason is not None:
-                        failed[name] = reason
+                        reasons[name] = reason
             time.sleep(LOOK_EVERY_S)
-    return failed
+    return reasons
 
 
 def _health_events(progress: Progress | None) -> Iterator[Finding]:

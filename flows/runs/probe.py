@@ -122,12 +122,12 @@ def probe(plan: Plan, *, num_problems: int, tell: Callable[[str], None] = lambda
     Raises:
         HacpoError: a model, an engine or a file cannot be used.
     """
-    aside = Path(plan.config.runtime.runs_dir) / "probes"  # a folder that all machines of a cluster share
-    with write_errors(aside):
-        aside.mkdir(parents=True, exist_ok=True)
+    probes_dir = Path(plan.config.runtime.runs_dir) / "probes"  # a folder that all machines of a cluster share
+    with write_errors(probes_dir):
+        probes_dir.mkdir(parents=True, exist_ok=True)
     warm_ups = {name: partial(_tell_warm_up, tell, name) for name in plan.config.pair.agents}
     with (
-        tempfile.TemporaryDirectory(prefix=".", dir=aside) as folder,
+        tempfile.TemporaryDirectory(prefix=".", dir=probes_dir) as folder,
         open_experiment(replace(plan, root=Path(folder) / plan.id), progress=warm_ups) as (experiment, _),
     ):
         return _measure(experiment, num_problems, tell)

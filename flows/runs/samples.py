@@ -84,7 +84,7 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
     )
 
 
-def print_answers(frame: pd.DataFrame, num_problems: int) -> None:
+def print_benchmark_samples(frame: pd.DataFrame, num_problems: int) -> None:
     """Print the responses to the first problems of an evaluation."""
     for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
         rows = frame[frame.problem_id == problem_id].to_dict(orient="records")

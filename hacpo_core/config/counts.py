@@ -20,9 +20,9 @@ def num_sources(config: ExperimentConfig) -> int:
 
 def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
     """Benchmarks to evaluate after a step, possibly with duplicates; all of them at step 0, before training."""
-    chosen = config.evaluate
-    is_during = step == 0 or (chosen.every > 0 and step % chosen.every == 0)
-    return [*(chosen.during if is_during else []), *(chosen.final if step in (0, config.train.num_steps) else [])]
+    evaluate = config.evaluate
+    is_during = step == 0 or (evaluate.every > 0 and step % evaluate.every == 0)
+    return [*(evaluate.during if is_during else []), *(evaluate.final if step in (0, config.train.num_steps) else [])]
 
 
 def has_reference(config: ExperimentConfig) -> bool:

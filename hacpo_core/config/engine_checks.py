@@ -81,11 +81,11 @@ def _check_shared_ranks(config: ExperimentConfig, num_sharers: int) -> None:
             f"placement.num_ranks: got {AUTO} with placement.colocated=true, where all agents use the same GPUs; set a "
             "number"
         )
-    least = num_sharers + sum(agent.num_ranks or 0 for agent in config.pair.agents.values())
-    if placement.total_ranks is None or placement.total_ranks < least:
+    min_ranks = num_sharers + sum(agent.num_ranks or 0 for agent in config.pair.agents.values())
+    if placement.total_ranks is None or placement.total_ranks < min_ranks:
         raise ConfigError(
             f"placement.total_ranks: got {placement.total_ranks} with placement.num_ranks={AUTO}, expected at least "
-            f"{least}, one for each agent; set it to the number of GPUs"
+            f"{min_ranks}, one for each agent; set it to the number of GPUs"
         )
 
 

@@ -67,12 +67,12 @@ class Declaration:
             return f"a text with {self.contains}"
         if not self.is_bounded:
             return ""
-        bracket, least = ("[", self.at_least) if self.above is None else ("(", self.above)
-        if least is None:
+        bracket, minimum = ("[", self.at_least) if self.above is None else ("(", self.above)
+        if minimum is None:
             return f"a value of at most {self.at_most:g}"
         if self.at_most is not None:
-            return f"a value in {bracket}{least:g}, {self.at_most:g}]"
-        return f"a value of at least {least:g}" if bracket == "[" else f"a value above {least:g}"
+            return f"a value in {bracket}{minimum:g}, {self.at_most:g}]"
+        return f"a value of at least {minimum:g}" if bracket == "[" else f"a value above {minimum:g}"
 
     def check(self, name: str, value: Any) -> None:
         """Check that a value is allowed. None always passes here, since the field's type decides about it.
@@ -87,8 +87,8 @@ class Declaration:
         elif self.contains:
             is_right = self.contains in value
         else:
-            least = -math.inf if self.at_least is None else self.at_least
-            is_above = value >= least if self.above is None else value > self.above
+            minimum = -math.inf if self.at_least is None else self.at_least
+            is_above = value >= minimum if self.above is None else value > self.above
             is_right = is_above and value <= (math.inf if self.at_most is None else self.at_most) and value < math.inf
         if not is_right:
             remedy = f" ({self.remedy})" if self.remedy else ""

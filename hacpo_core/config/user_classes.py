@@ -47,9 +47,9 @@ def user_class(field: str, name: str, base: type[_Base], *, shipped: Collection[
             f"{field}: {name} is not of class {base.__name__}; derive a frozen dataclass from "
             f"{base.__module__}.{base.__name__}"
         )
-    missing = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
-    if missing:
-        raise ConfigError(f"{field}: {name} lacks {missing}; implement it")
+    missing_names = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
+    if missing_names:
+        raise ConfigError(f"{field}: {name} lacks {missing_names}; implement it")
     _check_signatures(f"{field}: {name}", implementation, base)
     return implementation  # type: ignore[no-any-return]
 

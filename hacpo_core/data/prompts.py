@@ -78,12 +78,12 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
     except TemplateError as error:
         raise ModelError(f"the chat template of {_path_of(tokenizer)} is not valid Jinja: {error}; fix it") from error
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters
-    reserved = _SET_BY_RENDERER.union(parameters, tokenizer.special_tokens_map)
+    reserved_names = _SET_BY_RENDERER.union(parameters, tokenizer.special_tokens_map)
     for name in arguments:
-        if name not in settable_names - reserved:
+        if name not in settable_names - reserved_names:
             field = f"pair.agents.{agent}.chat_template_kwargs.{name}"
-            why = "the renderer sets it itself" if name in reserved else "the chat template does not use it"
-            expected = ", ".join(sorted(settable_names - reserved)) or "none"
+            why = "the renderer sets it itself" if name in reserved_names else "the chat template does not use it"
+            expected = ", ".join(sorted(settable_names - reserved_names)) or "none"
             raise ConfigError(
                 f"{field} cannot take effect: {why}; expected one of {expected}; leave it out, or set {field}=null"
             )
@@ -141,14 +141,14 @@ def render_prompts(
     ]
     spelling = {n for n, spells in enumerate(_spell_control(tokenizer, plain)) if spells}
     texts = [_rendered(tokenizer, messages, arguments) for n, messages in enumerate(plain) if n not in spelling]
-    encoded = _encoded(tokenizer, texts)
-    rendered = [
-        _encode_masked(tokenizer, messages, arguments) if n in spelling else tuple(next(encoded))
+    encoded_texts = _encoded(tokenizer, texts)
+    conversations = [
+        _encode_masked(tokenizer, messages, arguments) if n in spelling else tuple(next(encoded_texts))
         for n, messages in enumerate(plain)
     ]
-    if not all(rendered):
+    if not all(conversations):
         raise ModelError(f"the chat template of {_path_of(tokenizer)} gives an empty prompt; fix the template")
-    return rendered
+    return conversations
 
 
 def leaves_mark_to_response(tokenizer: PreTrainedTokenizerBase, mark: str, *, arguments: Mapping[str, Any]) -> bool:

@@ -56,9 +56,9 @@ def load_training(config: DataConfig) -> TrainingData:
             problems = [replace(problem, id=f"{name}/{problem.id}") for problem in problems]
         num_held = round(config.development_share * len(problems))
         order = generator(config.development_seed, "development", name).permutation(len(problems))
-        held = set(order[:num_held].tolist())
-        sets[name] = [problem for place, problem in enumerate(problems) if place not in held]
-        development += [problem for place, problem in enumerate(problems) if place in held]
+        held_positions = set(order[:num_held].tolist())
+        sets[name] = [problem for place, problem in enumerate(problems) if place not in held_positions]
+        development += [problem for place, problem in enumerate(problems) if place in held_positions]
         if not sets[name]:
             raise DataError(f"data.sets.{name}: no problems are left to train on; lower data.development_share")
     if config.development_share > 0 and not development:
@@ -127,7 +127,7 @@ def _epoch_order(total: int, epoch: int, *, size: int, seed: int) -> list[int]:
     num_held = epoch * total % size
     if num_held == 0:
         return order
-    held = set(_epoch_order(total, epoch - 1, size=size, seed=seed)[total - num_held :])
-    completion = [problem for problem in order if problem not in held][: size - num_held]
-    chosen = set(completion)
-    return [*completion, *(problem for problem in order if problem not in chosen)]
+    held_positions = set(_epoch_order(total, epoch - 1, size=size, seed=seed)[total - num_held :])
+    completion = [problem for problem in order if problem not in held_positions][: size - num_held]
+    completion_positions = set(completion)
+    return [*completion, *(problem for problem in order if problem not in completion_positions)]

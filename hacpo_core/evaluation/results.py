@@ -58,8 +58,8 @@ class EvaluationResult:
 
     def __str__(self) -> str:
         """As shown to users."""
-        measured = self.bits_per_byte
-        bits = "" if measured is None else f", {measured.value:.3f} bits per byte"
+        estimate = self.bits_per_byte
+        bits = "" if estimate is None else f", {estimate.value:.3f} bits per byte"
         return f"step {self.step}: {self.agent} on {self.benchmark} {self.value:.3f}{bits}"
 
 

@@ -52,12 +52,12 @@ def start_evaluation(
         return None
     shards = _shards(len(benchmark.problems), experiment.config.evaluate.shard_problems)
     for n, shard in enumerate(shards):
-        done = runner.start(
+        handle = runner.start(
             Phase(shard_kind(benchmark.name, shard), step, agent),
-            partial(answer_shard, experiment, step, agent, benchmark, shard, before=shards[:n]),
+            partial(evaluate_shard, experiment, step, agent, benchmark, shard, before=shards[:n]),
             after=after,
         )
-        after = [done]
+        after = [handle]
     if benchmark.config.reference_field is not None:
         digest = question_digest(experiment.config, benchmark)
         scored = runner.start(
@@ -138,7 +138,7 @@ def _style(config: ExperimentConfig, benchmark: Benchmark) -> str:
     return benchmark.config.style or config.verifier.style
 
 
-def answer_shard(
+def evaluate_shard(
     experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shard: range, *, before: Sequence[range]
 ) -> None:
     """Sample, verify and commit the responses to the problems of one shard.

@@ -55,7 +55,7 @@ class Seam(ABC):  # noqa: B024  each seam has an abstract method of its own
         return False
 
 
-def reason_without_partners(_: Any, config: ExperimentConfig) -> str | None:
+def why_no_partners(_: Any, config: ExperimentConfig) -> str | None:
     """Why a field about other agents' rows cannot take effect, or None if it can."""
     if not config.method.shares_rollouts:
         return f"method {config.method.name} shares no rollouts"
@@ -528,7 +528,7 @@ class Objective(Seam):
             "sum_of_means": "sum of the means over each source's rows (Eq. 53)",
             "mean_of_rows": "mean over all rows (official code)",
         },
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
     kl_aggregation: str = setting(
         "rows",

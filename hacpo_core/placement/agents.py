@@ -262,7 +262,7 @@ class Agent:
         outcome = self.learner.update(
             minibatches,
             objective,
-            planned=planned_updates(self.config, version),
+            planned_updates=planned_updates(self.config, version),
             measures_cosine=measures_cosine,
             recomputes_own=recomputes_own,
             num_iterations=num_iterations,

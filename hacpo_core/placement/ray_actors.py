@@ -222,14 +222,16 @@ def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
         EngineError: an actor raised any other error.
     """
     try:
-        waiting = list(calls)
-        while waiting:  # stop at the first failure: the other ranks would wait for the failed one forever
-            ready, waiting = ray.wait(waiting)
-            ray.get(ready)
+        open_calls = list(calls)
+        while open_calls:  # stop at the first failure: the other ranks would wait for the failed one forever
+            ready_calls, open_calls = ray.wait(open_calls)
+            ray.get(ready_calls)
         return list(ray.get(list(calls)))
     except RayTaskError as error:
-        finished, _ = ray.wait(list(calls), num_returns=len(calls), timeout=CAUSE_LIMIT_S if len(calls) > 1 else 0)
-        for call in finished:
+        finished_calls, _ = ray.wait(
+            list(calls), num_returns=len(calls), timeout=CAUSE_LIMIT_S if len(calls) > 1 else 0
+        )
+        for call in finished_calls:
             try:
                 ray.get(call)
             except RayTaskError:
@@ -390,8 +392,8 @@ def start_ray(config: ExperimentConfig, **options: Any) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
-        wanted = num_processes(config) * num_threads(config)
-        options.setdefault("num_cpus", min(wanted, usable_cores()))
+        num_cpus_needed = num_processes(config) * num_threads(config)
+        options.setdefault("num_cpus", min(num_cpus_needed, usable_cores()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if config.engine.device != "cpu" and visible:  # Ray counts physical GPUs, not MIG devices
             options["num_gpus"] = len(visible.split(","))

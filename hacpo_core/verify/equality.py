@@ -35,7 +35,7 @@ from hacpo_core.verify.marks import capitals_agree, marks_agree
 from hacpo_core.verify.parsing import IN_TEXT, SENTENCE, has_variables, is_term, parsed
 from hacpo_core.verify.ratios import ratios_agree
 from hacpo_core.verify.spelling import canonical
-from hacpo_core.verify.units import PERCENT, different_units, without_last_unit, without_unit
+from hacpo_core.verify.units import PERCENT, units_differ, without_last_unit, without_unit
 
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
@@ -231,7 +231,7 @@ def _single_values_agree(candidate: str, expected: str, tolerance: float) -> boo
     by_parts = ratios_agree(candidate, expected)
     if by_parts is not None:
         return by_parts
-    if different_units(unit, expected_unit):
+    if units_differ(unit, expected_unit):
         return False
     if candidate == expected or (
         equal_by_algebra(candidate, expected, tolerance) and capitals_agree(candidate, expected)

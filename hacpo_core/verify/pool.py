@@ -181,12 +181,12 @@ class VerifierPool:
 
     def _compare(self, pairs: Sequence[Pair]) -> dict[Pair, Reply]:
         """Compare the pairs; each goes to the next free worker."""
-        waiting, replies = deque(pairs), dict[Pair, Reply]()
+        open_pairs, replies = deque(pairs), dict[Pair, Reply]()
 
         def serve(worker: Worker) -> None:
             while True:
                 try:
-                    pair = waiting.popleft()
+                    pair = open_pairs.popleft()
                 except IndexError:
                     return
                 reply = replies[pair] = worker.call(*astuple(pair), timeout_s=self._timeout_s)
@@ -199,7 +199,7 @@ class VerifierPool:
             for future in served:
                 future.result()
         except BaseException:  # no worker can start, or Ctrl-C
-            waiting.clear()
+            open_pairs.clear()
             for worker in self._workers:
                 worker.interrupt()
             wait(served)

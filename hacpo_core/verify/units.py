@@ -80,7 +80,7 @@ def without_last_unit(answer: str) -> tuple[str, Unit | None]:
     return match["value"], Unit(unit_words[1:] if is_degree_of else unit_words, power)
 
 
-def different_units(one: Unit | None, other: Unit | None) -> bool:
+def units_differ(one: Unit | None, other: Unit | None) -> bool:
     """Whether both are given and differ in their exponent, or are well known and differ.
 
     Degrees may be of an angle or of any scale of temperature; dollars may be dollars per hour.

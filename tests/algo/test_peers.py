@@ -341,7 +341,7 @@ def test_weight_of_the_entropy_bonus_adapts_as_trls() -> None:
     control, found, applied = EntropyControl.of(objective, {}), [], []
     for entropy in case["entropies"]:
         applied.append(control.weighted.entropy_coef)
-        coefficient = adapted_coefficient(control.coefficient, entropy, target=0.2, step=0.005, highest=1.0)
+        coefficient = adapted_coefficient(control.coefficient, entropy, target=0.2, step=0.005, max_coefficient=1.0)
         control = EntropyControl(objective, coefficient, entropy)
         found.append(coefficient)
     assert found == pytest.approx(case["coefficients"], abs=1e-12)

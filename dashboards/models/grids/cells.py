@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dashboards.models.grids.matrix import Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
 from dashboards.models.scheduling import ScheduleView
 from flows.records.gridfile import GridCell, GridRecord
-from flows.records.progress import Evaluated, Progress, Spent
+from flows.records.progress import Evaluation, Progress, Spent
 from flows.records.states import ExperimentStatus
 from flows.service.experiment_state import CANCELLING, STATES, state_of
 
@@ -119,7 +119,7 @@ def _key(kind: str, *names: str) -> str:
     return kind + hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
-def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmarks: Sequence[str]) -> tuple[Score, ...]:
+def scores_of(evaluations: Sequence[Evaluation], agents: Sequence[str], benchmarks: Sequence[str]) -> tuple[Score, ...]:
     """Each agent's mean over benchmarks at its last evaluated step; agents without evaluations are omitted.
 
     Args:

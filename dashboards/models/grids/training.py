@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dashboards.models.grids.cells import StatusOf
 from flows.records.gridfile import GridCell
-from flows.records.progress import Evaluated, Spent
+from flows.records.progress import Evaluation, Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Point:
 class Trained:
     """An agent's evaluations for one method and seed; `last` is the final step of a complete run, else None."""
 
-    evaluations: tuple[Evaluated, ...]
+    evaluations: tuple[Evaluation, ...]
     last: int | None
 
     def value(self, step: int | None, benchmarks: Iterable[str]) -> float:
@@ -73,13 +73,13 @@ def path_of(team: Sequence[Trained], benchmarks: Sequence[str]) -> dict[int, Poi
     return points
 
 
-def _by_step(trained: Trained) -> dict[int, dict[str, Evaluated]]:
-    evaluations: dict[int, dict[str, Evaluated]] = {}
+def _by_step(trained: Trained) -> dict[int, dict[str, Evaluation]]:
+    evaluations: dict[int, dict[str, Evaluation]] = {}
     for evaluation in trained.evaluations:
         evaluations.setdefault(evaluation.step, {})[evaluation.benchmark] = evaluation
     return evaluations
 
 
-def last_of(trained: Trained) -> Evaluated | None:
+def last_of(trained: Trained) -> Evaluation | None:
     """The evaluation after the final step of a complete run."""
     return next((evaluation for evaluation in trained.evaluations if evaluation.step == trained.last), None)

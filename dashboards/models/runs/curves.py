@@ -16,7 +16,7 @@ import pandas as pd
 
 from experiments.look.charts import Chart, curves
 from experiments.look.palette import agent_strokes
-from flows.records.progress import Evaluated
+from flows.records.progress import Evaluation
 from hacpo_core.errors import StoreError
 from hacpo_core.phases.definitions import definition
 from hacpo_core.store.steps import MANIFEST, StepStore
@@ -145,7 +145,7 @@ def metric_chart(metrics: StepMetrics, name: str) -> Chart | None:
     return _chart(name.replace("/", "_"), definition(name) or name, name, rows) if rows else None
 
 
-def accuracy_chart(evaluations: Sequence[Evaluated]) -> Chart | None:
+def accuracy_chart(evaluations: Sequence[Evaluation]) -> Chart | None:
     """Accuracy over steps, a line per agent and a panel per benchmark; None before the first evaluation."""
     finite_evaluations = [
         evaluation

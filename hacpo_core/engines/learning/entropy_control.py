@@ -33,8 +33,8 @@ class EntropyControl:
     @classmethod
     def of(cls, objective: Objective, state: State) -> EntropyControl:
         """Continues from the state that a step before committed."""
-        stored: Mapping[str, Any] | None = state.get(KEY)
-        return cls(objective, objective.entropy_coef) if stored is None else cls(objective, **stored)
+        saved: Mapping[str, Any] | None = state.get(KEY)
+        return cls(objective, objective.entropy_coef) if saved is None else cls(objective, **saved)
 
     @property
     def weighted(self) -> Objective:
@@ -65,7 +65,7 @@ class EntropyControl:
             entropy,
             target=objective.entropy_target,
             step=objective.entropy_step,
-            highest=objective.max_entropy_coef,
+            max_coefficient=objective.max_entropy_coef,
         )
         return EntropyControl(objective, coefficient, entropy)
 

@@ -204,7 +204,7 @@ class BaseLearner(ABC):
         objective: Objective,
         *,
         measures_cosine: bool,
-        planned: range | None = None,
+        planned_updates: range | None = None,
         recomputes_own: bool = False,
         num_iterations: int = 1,
         objective_state: State | None = None,
@@ -215,8 +215,8 @@ class BaseLearner(ABC):
             minibatches: rows of each update.
             objective: the method's.
             measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
-            planned: the updates that the schedule of the learning rate has for this step; None: as many as are made,
-                after those of the earlier steps.
+            planned_updates: the updates that the schedule of the learning rate has for this step; None: as many as are
+                made, after those of the earlier steps.
             recomputes_own: take the old log-probabilities of own rows from the same passes that train them, in the
                 first update from the pass itself, for the others from a pass before it; otherwise use those of the
                 rows. Own rows then have passes without other rows.
@@ -245,11 +245,11 @@ class BaseLearner(ABC):
         outcomes: list[MinibatchOutcome] = []
         row_outcomes: list[RowOutcomes] = []
         num_updates = num_iterations * len(minibatches)
-        planned = planned or range(self.num_updates, self.num_updates + num_updates)
+        planned_updates = planned_updates or range(self.num_updates, self.num_updates + num_updates)
         for m, (minibatch, rows, live_B) in enumerate(
             num_iterations * [*zip(minibatches, training_rows, live_rows, strict=True)]
         ):
-            self._position = planned.start + m * len(planned) / num_updates
+            self._position = planned_updates.start + m * len(planned_updates) / num_updates
             if objective.selects_tokens:
                 rows = replace(rows, min_entropy=self._min_entropy(minibatch, objective.top_entropy_share))
             weighted_objective = control.weighted

@@ -126,9 +126,11 @@ def load_model(
             f"{folder}: the model cannot be loaded ({first_line(error)}); copy or save it again"
         ) from error
     model, info = loaded
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
+    missing_keys = sorted(info["missing_keys"])
+    if missing_keys:
+        raise ModelError(
+            f"{folder}: {len(missing_keys)} weights are missing, such as {missing_keys[0]}; save the model again"
+        )
     disable_noise(model)
     _fix_tied_embeddings(model, folder)
     _fix_generation_settings(model, folder)

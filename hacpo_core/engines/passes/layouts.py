@@ -132,14 +132,14 @@ def _packed_groups(rows: TokenRows, order: Sequence[int], max_tokens: int) -> li
     num_tokens = num_row_tokens = 0
     for row in order:
         u, length = int(rows.prompt_B[row]), int(rows.lengths_B[row]) - 1
-        added = length - len(rows.prompts[u]) if u in prompts else length
-        fits = num_tokens + added <= max_tokens and num_row_tokens + length <= max_row_tokens
+        num_added = length - len(rows.prompts[u]) if u in prompts else length
+        fits = num_tokens + num_added <= max_tokens and num_row_tokens + length <= max_row_tokens
         if not groups or not fits:
             groups.append([])
-            prompts, num_tokens, num_row_tokens, added = set(), 0, 0, length
+            prompts, num_tokens, num_row_tokens, num_added = set(), 0, 0, length
         groups[-1].append(row)
         prompts.add(u)
-        num_tokens, num_row_tokens = num_tokens + added, num_row_tokens + length
+        num_tokens, num_row_tokens = num_tokens + num_added, num_row_tokens + length
     return groups
 
 

@@ -124,8 +124,8 @@ class LlamaDecoder:
             width = max(lengths[part])
             ids, mask = input_UT[part, -width:], mask_UT[part, -width:]
             logits.append(self._prompts.start(ids, mask, torch.arange(len(ids), device=ids.device), max_tokens=0))
-            padded = [torch.stack(layer) for layer in self._prompts.take_layers()]
-            layers.append([functional.pad(layer, (0, 0, self._length - layer.shape[3], 0)) for layer in padded])
+            padded_layers = [torch.stack(layer) for layer in self._prompts.take_layers()]
+            layers.append([functional.pad(layer, (0, 0, self._length - layer.shape[3], 0)) for layer in padded_layers])
         return torch.cat(logits), [torch.cat(parts, dim=1) for parts in zip(*layers, strict=True)]
 
     def extend(self, token_B: Tensor) -> Tensor:

@@ -102,9 +102,9 @@ class TransformersSampler:
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], bool]]:
         """(token ids, log-probabilities, whether it was cut) for each request."""
         device = self.model.device
-        most = [request.token_limit(limits) for request in requests]
-        num_rows, max_tokens = len(requests), max(most)
-        max_B = torch.tensor(most, device=device) if min(most) < max_tokens else None
+        token_limits = [request.token_limit(limits) for request in requests]
+        num_rows, max_tokens = len(requests), max(token_limits)
+        max_B = torch.tensor(token_limits, device=device) if min(token_limits) < max_tokens else None
         logits_BV = self.prefill(decoder, requests, max_tokens)
         token_BT = torch.full((num_rows, max_tokens), self._pad_id, device=device)
         logprob_BT = torch.zeros(num_rows, max_tokens, device=device)

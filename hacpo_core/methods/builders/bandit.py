@@ -144,12 +144,12 @@ class Bandit(Shuffled):
 
     def chosen(self, gains: Mapping[RowKey, float], number: int, draw: np.random.Generator) -> list[RowKey]:
         """Rows with the largest gains, each replaced by a random one with probability `exploration`; in input order."""
-        left = sorted(gains, key=lambda key: -gains[key])
-        chosen: set[RowKey] = set()
-        for _ in range(min(number, len(left))):
+        candidates = sorted(gains, key=lambda key: -gains[key])
+        chosen_keys: set[RowKey] = set()
+        for _ in range(min(number, len(candidates))):
             explores = draw.random() < self.exploration
-            chosen.add(left.pop(int(draw.integers(len(left))) if explores else 0))
-        return [key for key in gains if key in chosen]
+            chosen_keys.add(candidates.pop(int(draw.integers(len(candidates))) if explores else 0))
+        return [key for key in gains if key in chosen_keys]
 
 
 def _mean_reward(history: History, step: int) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import Builder, History, State, reason_without_partners
+from hacpo_core.methods.base import Builder, History, State, why_no_partners
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator
 
@@ -19,8 +19,8 @@ Groups = dict[tuple[str, str], list[RowKey]]
 """rows by agent and problem"""
 
 
-def _reason_order(builder: Shuffled, config: ExperimentConfig) -> str | None:
-    return None if builder.order == "length" else reason_without_partners(builder, config)
+def _why_no_order(builder: Shuffled, config: ExperimentConfig) -> str | None:
+    return None if builder.order == "length" else why_no_partners(builder, config)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Shuffled(Builder):
             "length": "responses of similar length: the shortest in the first and the last, the longest in the middle "
             "(original code)",
         },
-        inert=_reason_order,
+        inert=_why_no_order,
     )
 
     drops_equal_rewards: bool = setting(

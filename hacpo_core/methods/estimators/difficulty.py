@@ -10,7 +10,7 @@ import numpy as np
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
-from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State, reason_without_partners
+from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State, why_no_partners
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.estimators.groups import rectangle_of
 
@@ -56,7 +56,7 @@ class DifficultyWeighted(CapabilityEstimator):
             "own": "the learner's own rows",
             "all": "also others' rows, by the sampling agent's group and the learner's anchor",
         },
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hacpo_core import algo
 from hacpo_core.config.fields import either, setting, unless
-from hacpo_core.methods.base import LossRows, Surrogate, reason_without_partners
+from hacpo_core.methods.base import LossRows, Surrogate, why_no_partners
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hacpo_core.algo.clipping import Bounds
 
 
-_NOT_STEPWISE = either(reason_without_partners, unless("method.objective.cross_bounds", "stepwise"))
+_NOT_STEPWISE = either(why_no_partners, unless("method.objective.cross_bounds", "stepwise"))
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class CrossClip(SequenceClip):
     Source: HACPO Eq. 10-14, 47-53.
     """
 
-    cross_exponent: float = setting(1.0, "alpha of Eq. 12", at_least=0, at_most=1e3, inert=reason_without_partners)
+    cross_exponent: float = setting(1.0, "alpha of Eq. 12", at_least=0, at_most=1e3, inert=why_no_partners)
     cross_bounds: str = setting(
         "stepwise",
         "bounds of cross-agent ratios",
         choices={"stepwise": "a floor that rises with each update (Eq. 14)", "own": "those of own rows", "none": ""},
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
     cross_is_pessimistic: bool = setting(
-        False, "use min(s A, clip(s) A) for cross-agent rows too", inert=reason_without_partners
+        False, "use min(s A, clip(s) A) for cross-agent rows too", inert=why_no_partners
     )
     cross_floor: float = setting(
         0.8,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import LossRows, Surrogate, reason_without_partners
+from hacpo_core.methods.base import LossRows, Surrogate, why_no_partners
 from hacpo_core.methods.objectives.token_clip import TokenClip
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class PeerShaping(TokenClip):
     Source: LUFFY (2504.14945), policy shaping.
     """
 
-    shaping: float = setting(0.1, "gamma in p / (p + gamma)", above=0, at_most=1e3, inert=reason_without_partners)
+    shaping: float = setting(0.1, "gamma in p / (p + gamma)", above=0, at_most=1e3, inert=why_no_partners)
 
     needs_shared_rollouts = True
     needs_token_ratios = False

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hacpo_core import algo
 from hacpo_core.config.fields import either, setting, unless
-from hacpo_core.methods.base import LossRows, State, reason_without_partners
+from hacpo_core.methods.base import LossRows, State, why_no_partners
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SelfNormalised(CrossClip):
         "mirrored",
         "upper bound of cross-agent ratios with stepwise bounds",
         choices={"mirrored": "2 - f: as far above 1 as the floor f is below it", "one": "1, as in HACPO"},
-        inert=either(reason_without_partners, unless("method.objective.cross_bounds", "stepwise")),
+        inert=either(why_no_partners, unless("method.objective.cross_bounds", "stepwise")),
     )
     window: int = setting(
         5,
@@ -43,7 +43,7 @@ class SelfNormalised(CrossClip):
         unit="steps",
         at_least=1,
         at_most=1e6,
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
 
     needs_shared_rollouts = True

@@ -55,7 +55,7 @@ class Interaction(EveryProblem):
 
     def problem_with(self, *, num_samples: int) -> str | None:
         """At least one response per group must be sampled without a quotation."""
-        return self.too_few_ordinary("num_interactive", self.num_interactive, num_samples)
+        return self.why_too_few_ordinary("num_interactive", self.num_interactive, num_samples)
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         """First without, then with quotations; without again if all partners' responses are empty."""

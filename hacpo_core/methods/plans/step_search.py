@@ -40,7 +40,7 @@ class PartlySearched(EveryProblem):
         """At least one response per group must be sampled, and `step_end` must not be empty."""
         if not self.step_end:
             return "step_end: got '', expected the text that ends a step; set it"
-        return self.too_few_ordinary("num_searched", self.num_searched, num_samples)
+        return self.why_too_few_ordinary("num_searched", self.num_searched, num_samples)
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         """The last `num_searched` responses of each problem are searched for."""

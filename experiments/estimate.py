@@ -48,7 +48,7 @@ class CostEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _RunTotals:
     """Totals of an agent's training, over experiments."""
 
     rollouts: float = 0.0
@@ -57,8 +57,8 @@ class _Measured:
     """tokens trained on"""
     device_s: float = 0.0
 
-    def plus(self, other: _Measured) -> _Measured:
-        return _Measured(
+    def plus(self, other: _RunTotals) -> _RunTotals:
+        return _RunTotals(
             self.rollouts + other.rollouts,
             self.sampled + other.sampled,
             self.trained + other.trained,
@@ -92,7 +92,7 @@ def _sum(hours: Sequence[float | None]) -> float | None:
     return None if None in hours else sum(hour or 0.0 for hour in hours)
 
 
-def _estimate_one(config: ExperimentConfig, measurements: _AllMeasured, rates: RateConfig | None) -> CostEstimate:
+def _estimate_one(config: ExperimentConfig, measurements: _TotalsOfRuns, rates: RateConfig | None) -> CostEstimate:
     num_agent_rollouts = num_rollouts(config)
     num_responses = num_evaluation_responses(config)
     sampled_tokens = trained_tokens = 0.0
@@ -211,27 +211,27 @@ def num_problems(benchmark: BenchmarkConfig) -> int:
     return min((size for size in (stated, benchmark.limit) if size), default=0)
 
 
-_AllMeasured = dict[tuple[str, str], _Measured]
+_TotalsOfRuns = dict[tuple[str, str], _RunTotals]
 """by agent and method"""
 
 
-def _measure(grid: GridPlan) -> _AllMeasured:
+def _measure(grid: GridPlan) -> _TotalsOfRuns:
     """Measured totals of the grid's complete experiments, by agent and method."""
-    sums: _AllMeasured = {}
+    sums: _TotalsOfRuns = {}
     for plan in grid.experiments("done"):
         result, config = read_final(plan), plan.config
         seconds = "seconds" if config.engine.device == "cpu" else "gpu_seconds"
         for row in result.table if result is not None else []:
-            totals = _Measured(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
+            totals = _RunTotals(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
             if totals.rollouts > 0 and totals.sampled > 0 and totals.device_s > 0:
                 key = (row["agent"], config.method.name)
-                sums[key] = sums.get(key, _Measured()).plus(totals)
+                sums[key] = sums.get(key, _RunTotals()).plus(totals)
     return sums
 
 
-def _history(measurements: _AllMeasured, agent: str, method: str) -> _Measured | None:
+def _history(measurements: _TotalsOfRuns, agent: str, method: str) -> _RunTotals | None:
     """Totals of the agent with this method, or else with all its methods; None if it was never trained."""
     if (agent, method) in measurements:
         return measurements[agent, method]
     others = [totals for (name, _), totals in measurements.items() if name == agent]
-    return reduce(_Measured.plus, others) if others else None
+    return reduce(_RunTotals.plus, others) if others else None

@@ -184,7 +184,7 @@ def plan_grid(
         raise ConfigError(f"grid {name}: got the seeds {config.seeds}, expected each once; remove the duplicates")
     if min(config.seeds) < 0:
         raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected at least 0; change it")
-    items: dict[tuple[str, tuple[str | None, ...]], _Planned] = {}
+    items: dict[tuple[str, tuple[str | None, ...]], _PlanItem] = {}
     cells: dict[tuple[Any, ...], Cell] = {}
     problems: list[tuple[str, HacpoError]] = []
     for number, entry in enumerate(config.entries):
@@ -279,7 +279,7 @@ def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _PlanItem:
     plan: Plan
     state: ExperimentState
 
@@ -301,7 +301,7 @@ class _Planned:
         ]
 
 
-def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> _Planned:
+def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> _PlanItem:
     shapes = published_shapes(config)
     placed = with_ranks(config, sizes_of(shapes))  # provisional: sizes of models not in the paper are unknown here
     try:
@@ -312,7 +312,7 @@ def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, Scheduled
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the final id depends on the missing files
         experiment_plan, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
-    return _Planned(
+    return _PlanItem(
         experiment_plan, state_of(experiment_status(experiment_plan.root), runs.get(experiment_plan.id), unavailable)
     )
 

@@ -186,10 +186,10 @@ def run_grid(
             "or stop that worker"
         )
 
-    def planned() -> GridPlan:
+    def make_plan() -> GridPlan:
         return plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=seeds, overrides=overrides)
 
-    grid = planned()
+    grid = make_plan()
     plans_to_run = grid.experiments(*SELECTED[selection])
     awaited_plans = [*plans_to_run, *grid.experiments("running")]
     if not as_json:
@@ -210,7 +210,7 @@ def run_grid(
             _queue(grid, plans_to_run, runs_dir, num_workers=number, priority=priority, as_json=as_json)
             return
         reasons = _train(awaited_plans, runs_dir, num_slots=number, priority=priority, as_json=as_json)
-        grid = planned()
+        grid = make_plan()
     _show_results(grid, reasons, runs_dir, begun_at=begun_at, as_json=as_json)
     _raise_unless_whole(grid, reasons)
 

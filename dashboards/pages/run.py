@@ -137,10 +137,12 @@ def _has(places: Sequence[GridCell], experiment: str) -> bool:
     return any(place.experiment == experiment for place in places)
 
 
-def _curves(site: Site, experiment: str, metrics: StepMetrics, shown: Sequence[str]) -> dict[str, Any]:
+def _curves(site: Site, experiment: str, metrics: StepMetrics, shown_names: Sequence[str]) -> dict[str, Any]:
     """Template values for the charts of the chosen metrics."""
     is_done = site.runs.status(experiment).state == "done"
-    meanings = {ACCURACY: ABOUT_ACCURACY} | {name: definition(name) for name in metrics_to_show(metrics.names(), shown)}
+    meanings = {ACCURACY: ABOUT_ACCURACY} | {
+        name: definition(name) for name in metrics_to_show(metrics.names(), shown_names)
+    }
     return {"experiment": experiment, "every": 0 if is_done else 3, "metrics": meanings.items()}
 
 

@@ -175,13 +175,13 @@ def _one(site: Site, action: str, name: str, text: str) -> NoteOutcome:
                 return NoteOutcome(name, f"it is {state}; cancel it first")
             delete_experiment(root)
         else:
-            write_notes(root, _changed(read_notes(root), action, text))
+            write_notes(root, _with_change(read_notes(root), action, text))
     except HacpoError as error:
         return NoteOutcome(name, site.message(error))
     return NoteOutcome(name)
 
 
-def _changed(notes: Notes, action: str, text: str) -> Notes:
+def _with_change(notes: Notes, action: str, text: str) -> Notes:
     if action == "note":
         return notes.with_note(text)
     if action in ("archive", "unarchive"):

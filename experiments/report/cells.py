@@ -168,7 +168,7 @@ class Results:
 
 def read_results(grid: GridPlan) -> Results:
     """Read every complete experiment of a grid once; an unreadable one counts as missing, with the reason."""
-    contents: dict[str, _Loaded | str] = {}
+    contents: dict[str, _RunData | str] = {}
     runs, missing = [], []
     for cell in grid.cells:
         if cell.status != "done":
@@ -200,7 +200,7 @@ def read_results(grid: GridPlan) -> Results:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class _RunData:
     evaluations: list[EvaluationResult]
     curves: pd.DataFrame
     table: list[dict[str, Any]]
@@ -208,13 +208,13 @@ class _Loaded:
     version: str
 
 
-def _load(plan: Plan) -> _Loaded:
+def _load(plan: Plan) -> _RunData:
     final = read_final(plan)
     if final is None:
         raise StoreError(f"{plan.root}: the result was removed after the grid was planned; run the report again")
     curves = read_curves(plan.root, plan.config)
     last = last_step(plan.root, plan.config)
-    return _Loaded(list(results(plan.root)), curves, final.table, last, _version(final.versions))
+    return _RunData(list(results(plan.root)), curves, final.table, last, _version(final.versions))
 
 
 def _version(versions: dict[str, str]) -> str:

@@ -226,7 +226,7 @@ def _corrected(
     results: Results, paper_values: PaperValues, benchmarks: Sequence[str], pairs: Sequence[tuple[Variant, Variant]]
 ) -> tuple[ComparedRow, ...]:
     """All rows; p-values are corrected by Holm's procedure, separately for single agents and over all agents."""
-    all_rows = [row for ours, theirs in pairs for row in _compared(results, paper_values, benchmarks, ours, theirs)]
+    all_rows = [row for ours, theirs in pairs for row in _compare(results, paper_values, benchmarks, ours, theirs)]
     rows = [row for row in all_rows if row.difference != _SAME]
     corrected_p: dict[int, float] = {}
     for is_joint in (False, True):
@@ -239,7 +239,7 @@ def _corrected(
     return tuple(replace(row, corrected_p=corrected_p.get(number, math.nan)) for number, row in enumerate(rows))
 
 
-def _compared(
+def _compare(
     results: Results, paper_values: PaperValues, benchmarks: Sequence[str], ours: Variant, theirs: Variant
 ) -> list[ComparedRow]:
     places = [place for place in results.places if all(results.holds(place, variant) for variant in (ours, theirs))]

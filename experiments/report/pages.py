@@ -93,8 +93,8 @@ def report_content(results: Results) -> Mapping[str, Any]:
         "accuracies": accuracy_table(results, paper_values, benchmarks),
         "bits": bits_table(results, benchmarks),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
-        "missing": _missing(results.missing),
-        "kept": _kept(results.runs),
+        "missing": _missing_lines(results.missing),
+        "kept": _best_lines(results.runs),
         "health": _health(results.runs) if results.runs else None,
         "costs": cost_table(results, benchmarks) if results.runs else None,
         "uses_gpu": not all(map(is_on_cpu, results.runs)),
@@ -165,7 +165,7 @@ def _questions(results: Results) -> list[str]:
     return lines
 
 
-def _missing(cells: Sequence[Cell]) -> list[str]:
+def _missing_lines(cells: Sequence[Cell]) -> list[str]:
     """A line per state and reason."""
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
     for cell in cells:
@@ -201,7 +201,7 @@ def _health(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _kept(runs: Sequence[Run]) -> list[str]:
+def _best_lines(runs: Sequence[Run]) -> list[str]:
     """A line per checkpoint that stays because the accuracy after its step is among the best."""
     plans = {run.plan.id: run.plan for run in runs}
     return [

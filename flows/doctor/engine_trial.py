@@ -158,12 +158,12 @@ class EngineTrial(Trial):
         return self._responses
 
     def _score(self) -> Outcome:
-        return self._compared(self._sampled, version=0)
+        return self._compare(self._sampled, version=0)
 
     def _score_update(self) -> Outcome:
-        return self._compared(self._responses_of(1), version=1)
+        return self._compare(self._responses_of(1), version=1)
 
-    def _compared(self, responses: Responses, *, version: int) -> Outcome:
+    def _compare(self, responses: Responses, *, version: int) -> Outcome:
         """Difference between the sampler's log-probabilities and the learner's."""
         begun_at = time.perf_counter()
         scored = self._agent(version).score(responses)

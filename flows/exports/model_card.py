@@ -130,7 +130,7 @@ def _evaluations(plan: Plan, agent: str, step: int) -> str:
 def _origins(plan: Plan, agent: str, model: SavedModel) -> Iterator[tuple[str, str]]:
     yield "experiment", f"`{plan.id}`"
     yield f"weights after step {model.step}", f"`{model.digest}`"
-    digests = _recorded(plan)
+    digests = _contents_digests(plan)
     yield "initial model", f"`{_initial(plan, agent, digests)}`"
     for field, what in (("weak", "weak checkpoint"), ("file", "solutions")):
         if f"{agent} warm_up.{field}" in digests:
@@ -141,7 +141,7 @@ def _origins(plan: Plan, agent: str, model: SavedModel) -> Iterator[tuple[str, s
             yield f"{when} with hacpo", f"{versions['version.hacpo']}, commit {versions.get(_COMMIT, 'unknown')}"
 
 
-def _recorded(plan: Plan) -> dict[str, str]:
+def _contents_digests(plan: Plan) -> dict[str, str]:
     path = plan.root / CONTENTS_FILE
     digests: dict[str, str] = read_json(path) if path.is_file() else {}
     return digests

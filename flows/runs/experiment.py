@@ -131,12 +131,12 @@ def _train(
     if early_end is not None:
         log_entry("step", f"ended {early_end}")
     for step in (0, last):  # the table needs these scores: those of an early end, and those whose files were damaged
-        evaluate_agents(experiment, step, _missing(experiment, step), benchmarks, runner, progress.evaluated)
+        evaluate_agents(experiment, step, _missing_names(experiment, step), benchmarks, runner, progress.evaluated)
     progress.ended(last)
     tracking.update()
 
 
-def _missing(experiment: Experiment, step: int) -> list[str]:
+def _missing_names(experiment: Experiment, step: int) -> list[str]:
     """Benchmarks of the result table whose results of this step are missing or damaged."""
     is_intact = experiment.ledger.store.is_intact
     names = dict.fromkeys([*benchmarks_after(experiment.config, step), *experiment.config.evaluate.final])

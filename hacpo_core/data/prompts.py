@@ -140,8 +140,8 @@ def render_prompts(
         for messages in prompts
     ]
     spelling = {n for n, spells in enumerate(_spell_control(tokenizer, plain)) if spells}
-    texts = [_rendered(tokenizer, messages, arguments) for n, messages in enumerate(plain) if n not in spelling]
-    encoded_texts = _encoded(tokenizer, texts)
+    texts = [_render(tokenizer, messages, arguments) for n, messages in enumerate(plain) if n not in spelling]
+    encoded_texts = _encode_texts(tokenizer, texts)
     conversations = [
         _encode_masked(tokenizer, messages, arguments) if n in spelling else tuple(next(encoded_texts))
         for n, messages in enumerate(plain)
@@ -164,7 +164,7 @@ def leaves_mark_to_response(tokenizer: PreTrainedTokenizerBase, mark: str, *, ar
     """
     if not mark or mark not in _template_of(tokenizer):
         return False
-    return mark not in _rendered(tokenizer, [Message(role="user", content="1 + 1?")], arguments)
+    return mark not in _render(tokenizer, [Message(role="user", content="1 + 1?")], arguments)
 
 
 def turn_end_id(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, Any] | None = None) -> int | None:
@@ -179,7 +179,7 @@ def turn_end_id(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, A
     """
     conversation = (Message("user", "Begin."), Message("assistant", _SENTINEL))
     try:
-        text = _rendered(tokenizer, conversation, arguments or {}, is_open=False)
+        text = _render(tokenizer, conversation, arguments or {}, is_open=False)
     except ModelError as error:
         _log.warning("%s; responses end in the tokenizer's EOS", error)
         return None
@@ -197,11 +197,11 @@ def check_generation_prompt(tokenizer: PreTrainedTokenizerBase, *, arguments: Ma
             at the end of a prompt (`add_generation_prompt`).
     """
     user, template_arguments = Message("user", "Begin."), arguments or {}
-    prompt = _rendered(tokenizer, (user,), template_arguments)
-    if prompt != _rendered(tokenizer, (user,), template_arguments, is_open=False):
+    prompt = _render(tokenizer, (user,), template_arguments)
+    if prompt != _render(tokenizer, (user,), template_arguments, is_open=False):
         return
     try:
-        text = _rendered(tokenizer, (user, Message("assistant", _SENTINEL)), template_arguments, is_open=False)
+        text = _render(tokenizer, (user, Message("assistant", _SENTINEL)), template_arguments, is_open=False)
     except ModelError:  # a template for users alone
         return
     text_before, content, _ = text.rpartition(_SENTINEL)
@@ -218,7 +218,7 @@ def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.name_or_path or "a tokenizer in memory")
 
 
-def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
+def _encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
     """Ids of each text. Batched calls halve the time; batches are limited to save memory."""
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         yield from tokenizer(list(texts[first : first + _TEXTS_AT_ONCE]), add_special_tokens=False)["input_ids"]
@@ -234,7 +234,7 @@ def _template_of(tokenizer: PreTrainedTokenizerBase) -> str:
         ) from error
 
 
-def _rendered(
+def _render(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],
     arguments: Mapping[str, Any],
@@ -266,7 +266,7 @@ def _plain(text: str) -> str:
 def _spell_control(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[Message]]) -> list[bool]:
     """For each prompt, whether one of its messages spells a control token."""
     control = control_ids(tokenizer)
-    rows = _encoded(tokenizer, [message.content for messages in prompts for message in messages])
+    rows = _encode_texts(tokenizer, [message.content for messages in prompts for message in messages])
     rows_of_prompts = [list(islice(rows, len(messages))) for messages in prompts]
     return [not control.isdisjoint(chain.from_iterable(rows)) for rows in rows_of_prompts]
 
@@ -293,7 +293,7 @@ def _encode_masked(
         return f"{_MASK}{len(masked_texts) - 1}{_MASK}"
 
     masked = [Message(role=message.role, content=spelled.sub(mask, message.content)) for message in messages]
-    text = spelled.sub(lambda match: unspellable(ids[match.group()]), _rendered(tokenizer, masked, arguments))
+    text = spelled.sub(lambda match: unspellable(ids[match.group()]), _render(tokenizer, masked, arguments))
     text = re.sub(f"{_MASK}([0-9]+){_MASK}", lambda match: masked_texts[int(match.group(1))], text)
     return tuple(_backend(tokenizer).encode(text, add_special_tokens=False).ids)
 

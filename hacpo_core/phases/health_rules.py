@@ -60,7 +60,7 @@ class Case:
     source: str = ""
     partner: str = ""
 
-    def now(self, metric: str) -> float:
+    def latest(self, metric: str) -> float:
         """A metric of the current step, nan if it has none."""
         return self.past[-1].get(metric.replace("<source>", self.source), math.nan)
 
@@ -128,26 +128,26 @@ class Trend:
 
 
 def _why_cross_rows_stopped(case: Case) -> str | None:
-    share, ratio = case.now("clip_<source>/stopped_share"), case.now("ratio_<source>/mean")
+    share, ratio = case.latest("clip_<source>/stopped_share"), case.latest("ratio_<source>/mean")
     if share < MAX_STOPPED_SHARE:
         return None
     return f"bounds stop {share:.0%} of {case.partner}'s rows, whose mean ratio is {ratio:.2f}"
 
 
 def _why_no_signal(case: Case) -> str | None:
-    share, reward = case.now("advantage/uniform_share"), case.now("reward/mean")
+    share, reward = case.latest("advantage/uniform_share"), case.latest("reward/mean")
     if share < MAX_UNIFORM_SHARE:
         return None
     return f"all rewards are equal for {share:.0%} of the problems; the mean reward is {reward:.3f}"
 
 
 def _why_responses_cut(case: Case) -> str | None:
-    share = case.now("response/cut_share")
+    share = case.latest("response/cut_share")
     return f"{share:.0%} of the responses are cut at the token limit" if share >= MAX_CUT_SHARE else None
 
 
 def _why_responses_unscored(case: Case) -> str | None:
-    share = case.now("reward/unscored_share")
+    share = case.latest("reward/unscored_share")
     return f"{share:.1%} of the responses are unscored" if share >= MAX_UNSCORED_SHARE else None
 
 
@@ -199,14 +199,14 @@ def _why_gradient_jumps(case: Case) -> str | None:
 
 
 def _why_own_ratios_noisy(case: Case) -> str | None:
-    noise, width = case.now("ratio/own_noise_rms"), case.config.method.objective.own_clip_width
+    noise, width = case.latest("ratio/own_noise_rms"), case.config.method.objective.own_clip_width
     if width is None or noise <= width:
         return None
     return f"before any update, own ratios are off by {noise:.1e}, but are clipped {width:.1e} from 1"
 
 
 def _why_sampler_differs(case: Case) -> str | None:
-    nats, dtype = case.now("sampler/logprob_difference_mean"), case.config.engine.dtype
+    nats, dtype = case.latest("sampler/logprob_difference_mean"), case.config.engine.dtype
     if nats <= sampler_limit(dtype):
         return None
     expected = f"in {dtype} expected at most {sampler_limit(dtype):.1e}"

@@ -77,17 +77,17 @@ class AgentTokenizer:
         with TEXT_LOCK:
             if len(self._prompt_ids) > MAX_PROMPTS:  # plans that reword prompts add new ones in every step
                 self._prompt_ids = {}
-            self._prompt_ids |= self._rendered(
+            self._prompt_ids |= self._render_all(
                 problem for problem in problems if problem.messages not in self._prompt_ids
             )
 
     def passing_prompt_ids(self, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
         """As `prompt_ids`, of prompts that only one step has: long ones would fill the cache."""
         with TEXT_LOCK:
-            prompt_ids = self._rendered(problems)
+            prompt_ids = self._render_all(problems)
             return [prompt_ids[problem.messages] for problem in problems]
 
-    def _rendered(self, problems: Iterable[Problem]) -> dict[tuple[Message, ...], tuple[int, ...]]:
+    def _render_all(self, problems: Iterable[Problem]) -> dict[tuple[Message, ...], tuple[int, ...]]:
         conversations = list(dict.fromkeys(problem.messages for problem in problems))
         prompt_ids = render_prompts(self.tokenizer, conversations, arguments=self.template_arguments)
         return dict(zip(conversations, prompt_ids, strict=True))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from dashboards.models.grids.cells import StatusOf
-from dashboards.models.grids.training import Point, Trained, last_of, path_of, trained_of
+from dashboards.models.grids.training import AgentEvaluations, Point, last_of, path_of, trained_of
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, paired_t, summarize
@@ -97,7 +97,7 @@ class Comparer:
     def _key(place: GridCell) -> tuple[str, str, int, str]:
         return place.method, place.label, place.seed, place.agent
 
-    def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[Trained] | None:
+    def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[AgentEvaluations] | None:
         """Evaluations of these agents; None if one is missing."""
         trained = [self.trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
         return [run for run in trained if run is not None] if None not in trained else None

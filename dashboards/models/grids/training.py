@@ -25,7 +25,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class AgentEvaluations:
     """An agent's evaluations for one method and seed; `last` is the final step of a complete run, else None."""
 
     evaluations: tuple[Evaluation, ...]
@@ -45,16 +45,16 @@ class Trained:
         return sum(error**2 for error in known_errors) / len(known_errors) ** 2
 
 
-def trained_of(place: GridCell, status_of: StatusOf) -> Trained:
+def trained_of(place: GridCell, status_of: StatusOf) -> AgentEvaluations:
     """An agent's evaluations in the experiment of a place."""
     status = status_of(place.experiment)
     if status.progress is None:
-        return Trained((), None)
+        return AgentEvaluations((), None)
     evaluations = tuple(evaluation for evaluation in status.progress.evaluations if evaluation.agent == place.agent)
-    return Trained(evaluations, status.progress.num_steps if status.state == "done" else None)
+    return AgentEvaluations(evaluations, status.progress.num_steps if status.state == "done" else None)
 
 
-def path_of(team: Sequence[Trained], benchmarks: Sequence[str]) -> dict[int, Point]:
+def path_of(team: Sequence[AgentEvaluations], benchmarks: Sequence[str]) -> dict[int, Point]:
     """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
     tables = [_by_step(agent) for agent in team]
     points = {}
@@ -73,13 +73,13 @@ def path_of(team: Sequence[Trained], benchmarks: Sequence[str]) -> dict[int, Poi
     return points
 
 
-def _by_step(trained: Trained) -> dict[int, dict[str, Evaluation]]:
+def _by_step(trained: AgentEvaluations) -> dict[int, dict[str, Evaluation]]:
     evaluations: dict[int, dict[str, Evaluation]] = {}
     for evaluation in trained.evaluations:
         evaluations.setdefault(evaluation.step, {})[evaluation.benchmark] = evaluation
     return evaluations
 
 
-def last_of(trained: Trained) -> Evaluation | None:
+def last_of(trained: AgentEvaluations) -> Evaluation | None:
     """The evaluation after the final step of a complete run."""
     return next((evaluation for evaluation in trained.evaluations if evaluation.step == trained.last), None)

@@ -122,7 +122,7 @@ class GridComparisons:
         for place in record.places:
             statuses.setdefault(place.pair, []).append(status_of(place.experiment))
         pairs = {
-            pair: _compared(record, pair, pair_statuses, status_of, earlier_pairs.get(pair))
+            pair: _compare_pair(record, pair, pair_statuses, status_of, earlier_pairs.get(pair))
             for pair, pair_statuses in statuses.items()
         }
         comparers = {pair: compared_pair.comparer for pair, compared_pair in pairs.items()}
@@ -138,7 +138,7 @@ class GridComparisons:
         return comparison
 
 
-def _compared(
+def _compare_pair(
     record: GridRecord,
     pair: str,
     statuses: Sequence[ExperimentStatus],

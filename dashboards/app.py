@@ -25,7 +25,7 @@ from dashboards.pages.login import login_routes
 from dashboards.pages.overview import overview_routes
 from dashboards.pages.run import run_routes
 from dashboards.pages.runs import runs_routes
-from dashboards.pages.samples import find_answers, samples_routes
+from dashboards.pages.samples import problem_context, samples_routes
 from dashboards.security import Access, Guard
 from dashboards.site import Site, part
 from flows.service.schedule import Schedule
@@ -70,8 +70,12 @@ def create_app(
 
     @app.get("/links")
     def links(request: Request, seen: str = "") -> Response:
-        shown = site.links(request)
-        return part("links.html", {"links": shown, "version": version_of(shown), "is_admitted": True}, seen)
+        links_of_visitor = site.links(request)
+        return part(
+            "links.html",
+            {"links": links_of_visitor, "version": version_of(links_of_visitor), "is_admitted": True},
+            seen,
+        )
 
     app.mount("/static", _Static(packages=[("dashboards", "static"), ("experiments.look", "static")]))
     app.add_middleware(Guard, access=access or Access(LOOPBACK))
@@ -110,7 +114,7 @@ def _preload(site: Site) -> None:
     for record in site.runs.grids()[:1]:
         site.comparisons.of(record, site.runs.status)
     progress = {name: site.runs.status(name).progress for name in site.runs.names()}
-    updated_at = {name: own.updated_at for name, own in progress.items() if own is not None}
+    updated_at = {name: run_progress.updated_at for name, run_progress in progress.items() if run_progress is not None}
     if updated_at:
         with suppress(UnknownError):
-            find_answers(site, max(updated_at, key=lambda name: updated_at[name]))
+            problem_context(site, max(updated_at, key=lambda name: updated_at[name]))

@@ -71,7 +71,7 @@ def clock_s(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M:%S")
 
 
-def short(text: str, most: int = 140) -> str:
-    """Shorten a text to one line of at most `most` characters."""
+def short(text: str, max_characters: int = 140) -> str:
+    """Shorten a text to one line of at most `max_characters` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= max_characters else f"{line[: max_characters - 1]}…"

@@ -31,12 +31,12 @@ class MlflowPage:
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = -PAUSE_S
         self._port = 0
-        configured = os.environ.get("MLFLOW_TRACKING_URI", "")
-        is_page = is_server(configured) and not has_password(configured)
-        self.server = configured.rstrip("/") if is_page else ""
+        tracking_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        is_page = is_server(tracking_uri) and not has_password(tracking_uri)
+        self.server = tracking_uri.rstrip("/") if is_page else ""
         """address of the tracking server, "" if none is configured"""
-        own = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
-        self._store = own if not configured or is_server(configured) else configured
+        default_store = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+        self._store = default_store if not tracking_uri or is_server(tracking_uri) else tracking_uri
         record.end()  # left over from a dashboard that was killed
 
     @property

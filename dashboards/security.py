@@ -85,18 +85,18 @@ class Guard:
 
         if _bearer(headers) is not None and not visitor.is_admitted:
             await self.slow_down()
-        refusal = self._refusal(scope, headers, visitor)
+        error_response = self._error_response(scope, headers, visitor)
         scope.setdefault("state", {})["visitor"] = visitor
         scope["state"]["guard"] = self
         try:
-            await (refusal or self._app)(scope, receive, send_guarded)
+            await (error_response or self._app)(scope, receive, send_guarded)
         except Exception:
             if not has_started:  # Starlette's own response would lack the headers
-                failed = PlainTextResponse("internal error; see the output of `hacpo dashboard`", 500)
-                await failed(scope, receive, send_guarded)
+                error_page = PlainTextResponse("internal error; see the output of `hacpo dashboard`", 500)
+                await error_page(scope, receive, send_guarded)
             raise
 
-    def _refusal(self, scope: Scope, headers: Headers, visitor: Visitor) -> Response | None:
+    def _error_response(self, scope: Scope, headers: Headers, visitor: Visitor) -> Response | None:
         if _host_name(headers.get("host", "")) not in self._access.hosts:
             return PlainTextResponse("this host name is not allowed; add it with --allow-host", 421)
         path, method = scope["path"], scope["method"]
@@ -120,17 +120,17 @@ class Guard:
 
     def is_token(self, text: str) -> bool:
         """Whether this is the token, compared in constant time."""
-        known = self._access.token
-        return known is not None and hmac.compare_digest(text.encode(), known.encode())
+        token = self._access.token
+        return token is not None and hmac.compare_digest(text.encode(), token.encode())
 
     def _is_bearer(self, headers: Headers) -> bool:
         text = _bearer(headers)
         return text is not None and self.is_token(text)
 
     def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
-        received = _cookies(headers).get(_cookie_name(scope), "")
-        is_known = self._is_signed(received)
-        cookie = received if is_known else self.signed("visitor")
+        sent_cookie = _cookies(headers).get(_cookie_name(scope), "")
+        is_known = self._is_signed(sent_cookie)
+        cookie = sent_cookie if is_known else self.signed("visitor")
         is_admitted = self._access.token is None or self._is_bearer(headers) or cookie.startswith("user.")
         return Visitor(cookie, not is_known, is_admitted, self._mac(f"csrf {cookie}"))
 

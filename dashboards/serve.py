@@ -84,7 +84,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
     try:
         # uvicorn raises the signal again after its shutdown; as KeyboardInterrupt it runs the clean-up below.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        record.write(os.getpid(), {"url": url, "options": _shown(options)})
+        record.write(os.getpid(), {"url": url, "options": _recorded_options(options)})
         _print_addresses(runs_dir, url, options, token, mlflow)
         if options.starts_prefect:
             threading.Thread(target=_keep_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
@@ -121,7 +121,7 @@ def _running(record: Record) -> Mapping[str, Any]:
     return {}
 
 
-def _shown(options: Options) -> dict[str, Any]:
+def _recorded_options(options: Options) -> dict[str, Any]:
     """The options as they are recorded and given on the command line."""
     return {
         "--host": options.host,
@@ -132,13 +132,13 @@ def _shown(options: Options) -> dict[str, Any]:
     }
 
 
-def _differing(options: Options, running: Mapping[str, Any]) -> list[str]:
+def _differing(options: Options, running_values: Mapping[str, Any]) -> list[str]:
     """Options that were given and differ from those of the running dashboard, with their values."""
-    given, defaults = _shown(options), _shown(Options())
+    values, defaults = _recorded_options(options), _recorded_options(Options())
     return [
         name if value is True else f"{name} {value}"
-        for name, value in given.items()
-        if value != defaults[name] and value != running.get(name)
+        for name, value in values.items()
+        if value != defaults[name] and value != running_values.get(name)
     ]
 
 
@@ -239,6 +239,6 @@ def _print_addresses(runs_dir: Path, url: str, options: Options, token: str | No
     if not is_loopback(options.host):
         print("           not encrypted; on an untrusted network, put a TLS proxy in front of it")
     mlflow.ensure()
-    waiting = "starts with the first tracked run"
+    waiting_text = "starts with the first tracked run"
     ready = "  (ready in about 15 s)" if not mlflow.server else ""
-    print(f"MLflow     {f'{mlflow.url}{ready}' if mlflow.url else waiting}", flush=True)
+    print(f"MLflow     {f'{mlflow.url}{ready}' if mlflow.url else waiting_text}", flush=True)

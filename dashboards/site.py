@@ -23,8 +23,8 @@ from dashboards.models.changes import Changes, version_of
 from dashboards.models.grids.comparison import Comparison
 from dashboards.models.grids.verdicts import GridComparisons
 from dashboards.models.listing import Runs, UnknownError
-from dashboards.models.runs.answers import AnswerReader
 from dashboards.models.runs.curves import CurveReader
+from dashboards.models.runs.responses import ResponseReader
 from dashboards.models.runs_query import cell_text
 from dashboards.models.runs_table import RunTables
 from dashboards.models.scheduling import Scheduling
@@ -76,7 +76,7 @@ class Site:
     scheduling: Scheduling
     mlflow_url: Callable[[], str] = lambda: ""
     curves: CurveReader = field(default_factory=CurveReader)
-    answers: AnswerReader = field(default_factory=AnswerReader)
+    responses: ResponseReader = field(default_factory=ResponseReader)
     tables: RunTables = field(init=False)
     comparisons: GridComparisons = field(default_factory=GridComparisons)
     _mlflow_experiment: str = ""
@@ -126,8 +126,13 @@ class Site:
         """Render a whole page; without log-in it shows no links."""
         visitor = request.state.visitor
         links = self.links(request) if visitor.is_admitted else Links()
-        own = {"csrf": visitor.csrf, "is_admitted": visitor.is_admitted, "links": links, "here": request.url.path}
-        text = environment().get_template(template).render(**own, runs_dir=str(self.runs.runs_dir), **context)
+        page_context = {
+            "csrf": visitor.csrf,
+            "is_admitted": visitor.is_admitted,
+            "links": links,
+            "here": request.url.path,
+        }
+        text = environment().get_template(template).render(**page_context, runs_dir=str(self.runs.runs_dir), **context)
         return HTMLResponse(text, status_code)
 
 
@@ -224,8 +229,8 @@ def _query(comparison: Comparison | None, agent: str, cost: str, benchmark: str)
     """Address parameters of a comparison."""
     if comparison is None:
         return ""
-    own = {"grid": comparison.grid, "pair": comparison.pair, "agent": agent, "cost": cost}
-    return urlencode(own | ({"benchmark": benchmark} if benchmark else {}))
+    parameters = {"grid": comparison.grid, "pair": comparison.pair, "agent": agent, "cost": cost}
+    return urlencode(parameters | ({"benchmark": benchmark} if benchmark else {}))
 
 
 def _prose(text: str) -> Markup:

@@ -48,7 +48,7 @@ class CostEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _RunTotals:
     """Totals of an agent's training, over experiments."""
 
     rollouts: float = 0.0
@@ -57,8 +57,8 @@ class _Measured:
     """tokens trained on"""
     device_s: float = 0.0
 
-    def plus(self, other: _Measured) -> _Measured:
-        return _Measured(
+    def plus(self, other: _RunTotals) -> _RunTotals:
+        return _RunTotals(
             self.rollouts + other.rollouts,
             self.sampled + other.sampled,
             self.trained + other.trained,
@@ -73,8 +73,8 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
         grid: complete experiments give the measured rates per agent, `rates` the stated ones.
         plans: experiments to estimate.
     """
-    measured = _measure(grid)
-    parts = [_estimate_one(planned.config, measured, grid.config.rates) for planned in plans]
+    measurements = _measure(grid)
+    parts = [_estimate_one(plan.config, measurements, grid.config.rates) for plan in plans]
     order = ("measured", "stated", "limit")
     return CostEstimate(
         experiments=len(parts),
@@ -92,36 +92,49 @@ def _sum(hours: Sequence[float | None]) -> float | None:
     return None if None in hours else sum(hour or 0.0 for hour in hours)
 
 
-def _estimate_one(config: ExperimentConfig, measured: _AllMeasured, rates: RateConfig | None) -> CostEstimate:
-    rollouts_each = num_rollouts(config)
-    answers_each = num_evaluation_responses(config)
-    sampled = trained = 0.0
+def _estimate_one(config: ExperimentConfig, measurements: _TotalsOfRuns, rates: RateConfig | None) -> CostEstimate:
+    num_agent_rollouts = num_rollouts(config)
+    num_responses = num_evaluation_responses(config)
+    sampled_tokens = trained_tokens = 0.0
     agents = list(config.pair.agents)
     sizes = _num_parameters(config) if rates is not None and rates.billions is not None else {}
     hours: dict[str, float] = {}
-    history = [_history(measured, k, config.method.name) for k in agents]
-    for k, past in zip(agents, history, strict=True):
-        if past is not None:
-            length, trained_each = past.sampled / past.rollouts, past.trained / past.rollouts
+    history = [_history(measurements, k, config.method.name) for k in agents]
+    for k, measured_run in zip(agents, history, strict=True):
+        if measured_run is not None:
+            length, tokens_per_rollout = (
+                measured_run.sampled / measured_run.rollouts,
+                measured_run.trained / measured_run.rollouts,
+            )
         else:
             length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
-            trained_each = length * num_sources(config) * config.method.build.num_iterations
-        own_sampled, own_trained = length * (rollouts_each + answers_each), trained_each * rollouts_each
-        sampled, trained = sampled + own_sampled, trained + own_trained
-        if past is not None:
-            hours[k] = (own_sampled + own_trained) / (past.sampled + past.trained) * past.device_s / 3600
+            tokens_per_rollout = length * num_sources(config) * config.method.build.num_iterations
+        agent_sampled_tokens, agent_trained_tokens = (
+            length * (num_agent_rollouts + num_responses),
+            tokens_per_rollout * num_agent_rollouts,
+        )
+        sampled_tokens, trained_tokens = sampled_tokens + agent_sampled_tokens, trained_tokens + agent_trained_tokens
+        if measured_run is not None:
+            hours[k] = (
+                (agent_sampled_tokens + agent_trained_tokens)
+                / (measured_run.sampled + measured_run.trained)
+                * measured_run.device_s
+                / 3600
+            )
         elif rates is not None:
             size = sizes.get(k)
-            seconds = own_sampled / sampling_rate(rates, size) + own_trained / training_rate(rates, size)
+            seconds = agent_sampled_tokens / sampling_rate(rates, size) + agent_trained_tokens / training_rate(
+                rates, size
+            )
             hours[k] = seconds / 3600
     is_measured = None not in history
     is_known = is_measured or rates is not None
     return CostEstimate(
         experiments=1,
-        rollouts=rollouts_each * len(agents),
-        evaluation_responses=answers_each * len(agents),
-        sampled_tokens=sampled,
-        trained_tokens=trained,
+        rollouts=num_agent_rollouts * len(agents),
+        evaluation_responses=num_responses * len(agents),
+        sampled_tokens=sampled_tokens,
+        trained_tokens=trained_tokens,
         busy_hours=sum(hours.values()) if is_known else None,
         occupied_hours=occupied_hours(config, hours) if is_known else None,
         basis="measured" if is_measured else "stated" if is_known else "limit",
@@ -178,13 +191,17 @@ def num_rollouts(config: ExperimentConfig) -> int:
 
 def num_evaluation_responses(config: ExperimentConfig) -> int:
     """Number of responses of one agent in all evaluations; a benchmark of unknown size counts 0."""
-    return sum(num_problems(benchmark) * benchmark.num_samples for each in evaluations(config) for benchmark in each)
+    return sum(
+        num_problems(benchmark) * benchmark.num_samples
+        for benchmarks in evaluations(config)
+        for benchmark in benchmarks
+    )
 
 
 def evaluations(config: ExperimentConfig) -> list[list[BenchmarkConfig]]:
     """The benchmarks of each evaluation of an experiment, in order."""
-    named = [benchmarks_after(config, step) for step in range(config.train.num_steps + 1)]
-    return [[config.evaluate.benchmarks[name] for name in dict.fromkeys(names)] for names in named if names]
+    names_by_step = [benchmarks_after(config, step) for step in range(config.train.num_steps + 1)]
+    return [[config.evaluate.benchmarks[name] for name in dict.fromkeys(names)] for names in names_by_step if names]
 
 
 def num_problems(benchmark: BenchmarkConfig) -> int:
@@ -194,27 +211,27 @@ def num_problems(benchmark: BenchmarkConfig) -> int:
     return min((size for size in (stated, benchmark.limit) if size), default=0)
 
 
-_AllMeasured = dict[tuple[str, str], _Measured]
+_TotalsOfRuns = dict[tuple[str, str], _RunTotals]
 """by agent and method"""
 
 
-def _measure(grid: GridPlan) -> _AllMeasured:
+def _measure(grid: GridPlan) -> _TotalsOfRuns:
     """Measured totals of the grid's complete experiments, by agent and method."""
-    sums: _AllMeasured = {}
-    for planned in grid.experiments("done"):
-        result, config = read_final(planned), planned.config
+    sums: _TotalsOfRuns = {}
+    for plan in grid.experiments("done"):
+        result, config = read_final(plan), plan.config
         seconds = "seconds" if config.engine.device == "cpu" else "gpu_seconds"
         for row in result.table if result is not None else []:
-            totals = _Measured(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
+            totals = _RunTotals(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
             if totals.rollouts > 0 and totals.sampled > 0 and totals.device_s > 0:
                 key = (row["agent"], config.method.name)
-                sums[key] = sums.get(key, _Measured()).plus(totals)
+                sums[key] = sums.get(key, _RunTotals()).plus(totals)
     return sums
 
 
-def _history(measured: _AllMeasured, agent: str, method: str) -> _Measured | None:
+def _history(measurements: _TotalsOfRuns, agent: str, method: str) -> _RunTotals | None:
     """Totals of the agent with this method, or else with all its methods; None if it was never trained."""
-    if (agent, method) in measured:
-        return measured[agent, method]
-    others = [totals for (name, _), totals in measured.items() if name == agent]
-    return reduce(_Measured.plus, others) if others else None
+    if (agent, method) in measurements:
+        return measurements[agent, method]
+    others = [totals for (name, _), totals in measurements.items() if name == agent]
+    return reduce(_RunTotals.plus, others) if others else None

@@ -26,5 +26,5 @@ def check_layout(layout: str, columns: Sequence[str] | None, benchmarks: Collect
         return
     for name in ["math500"] if layout == "table4" else columns or []:
         if name not in benchmarks:
-            evaluated = ", ".join(sorted(benchmarks)) or "nothing"
-            raise ConfigError(f"report: layout {layout} shows {name}, evaluate.final has {evaluated}; fix the grid")
+            names = ", ".join(sorted(benchmarks)) or "nothing"
+            raise ConfigError(f"report: layout {layout} shows {name}, evaluate.final has {names}; fix the grid")

@@ -184,7 +184,7 @@ def plan_grid(
         raise ConfigError(f"grid {name}: got the seeds {config.seeds}, expected each once; remove the duplicates")
     if min(config.seeds) < 0:
         raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected at least 0; change it")
-    planned: dict[tuple[str, tuple[str | None, ...]], _Planned] = {}
+    items: dict[tuple[str, tuple[str | None, ...]], _PlanItem] = {}
     cells: dict[tuple[Any, ...], Cell] = {}
     problems: list[tuple[str, HacpoError]] = []
     for number, entry in enumerate(config.entries):
@@ -196,28 +196,28 @@ def plan_grid(
                 )
                 parts = [p for seed in config.seeds for p in trainings(dataclasses.replace(composed, seed=seed))]
                 keys = [(experiment_id(part, {}).rpartition("-")[2], _named_files(part)) for part in parts]
-                planned |= {
+                items |= {
                     key: _plan(part, runs_dir, runs or {})
                     for key, part in zip(keys, parts, strict=True)
-                    if key not in planned
+                    if key not in items
                 }
             except (ConfigError, ModelError, DataError) as error:
                 problems.append((f"entries[{number}], pair {pair}, method {method}", error))
                 continue
-            shown = composed.method.name if is_file_name(method) else method
+            method_title = composed.method.name if is_file_name(method) else method
             for key, part in zip(keys, parts, strict=True):
-                for cell in planned[key].cells(part, composed.pair.name, shown, entry.label or ""):
+                for cell in items[key].cells(part, composed.pair.name, method_title, entry.label or ""):
                     position = (cell.pair, cell.method, cell.label, cell.seed, cell.agent)
                     if cells.setdefault(position, cell) != cell:
                         raise ConfigError(
-                            f"grid {name}: two entries have pair {cell.pair} and method {shown} with different "
+                            f"grid {name}: two entries have pair {cell.pair} and method {method_title} with different "
                             "settings; give one of them a label"
                         )
     if problems:
         raise type(problems[0][1])(f"grid {name}, {_errors_of_entries(problems)}") from problems[0][1]
-    plans = {item.plan.id: item.plan for item in planned.values()}
-    evaluated = {benchmark for each in plans.values() for benchmark in each.config.evaluate.final}
-    check_layout(config.report.table, config.report.benchmarks, evaluated)
+    plans = {item.plan.id: item.plan for item in items.values()}
+    final_benchmarks = {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final}
+    check_layout(config.report.table, config.report.benchmarks, final_benchmarks)
     source = str(Path(name).absolute()) if is_file_name(name) else name
     return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
 
@@ -227,14 +227,14 @@ def _errors_of_entries(problems: Sequence[tuple[str, HacpoError]]) -> str:
     places: dict[str, list[str]] = {}
     for place, error in problems:
         places.setdefault(str(error), []).append(place)
-    return "; ".join(f"{' and '.join(several)}: {error}" for error, several in places.items())
+    return "; ".join(f"{' and '.join(entries)}: {error}" for error, entries in places.items())
 
 
 def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:
     """Paths of models and data. Ids depend on their contents, which are too slow to hash for every cell."""
     models = [agent.path for agent in config.pair.agents.values()]
     benchmarks = [benchmark.file for _, benchmark in sorted(config.evaluate.benchmarks.items())]
-    train_sets = [declared.file for declared in config.data.sets.values()]
+    train_sets = [set_config.file for set_config in config.data.sets.values()]
     return (*models, config.data.directory, *train_sets, *benchmarks)
 
 
@@ -255,12 +255,16 @@ def _overrides_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> l
     def concerns(override: str, agents: list[str]) -> bool:
         return any(override.startswith(f"pair.agents.{agent}.") for agent in agents)
 
-    everyone = [agent for entry in config.entries for name in entry.pairs for agent in agents_of(name)]
+    grid_agents = [agent for entry in config.entries for name in entry.pairs for agent in agents_of(name)]
     for override in about_agents:
-        if everyone and not concerns(override, everyone):  # for a pair without agents, `compose` reports the error
-            raise ConfigError(f"{override}: no pair of this grid has that agent; expected one of {', '.join(everyone)}")
-    own = agents_of(pair)
-    return [override for override in overrides if override not in about_agents or concerns(override, own)]
+        if grid_agents and not concerns(
+            override, grid_agents
+        ):  # for a pair without agents, `compose` reports the error
+            raise ConfigError(
+                f"{override}: no pair of this grid has that agent; expected one of {', '.join(grid_agents)}"
+            )
+    pair_agents = agents_of(pair)
+    return [override for override in overrides if override not in about_agents or concerns(override, pair_agents)]
 
 
 def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
@@ -269,13 +273,13 @@ def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
         yield config
         return
     for name, agent in config.pair.agents.items():
-        alone = dataclasses.replace(config, pair=PairConfig(name=name, agents={name: agent}))
-        validate(alone)
-        yield alone
+        own_config = dataclasses.replace(config, pair=PairConfig(name=name, agents={name: agent}))
+        validate(own_config)
+        yield own_config
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _PlanItem:
     plan: Plan
     state: ExperimentState
 
@@ -297,18 +301,20 @@ class _Planned:
         ]
 
 
-def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> _Planned:
+def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> _PlanItem:
     shapes = published_shapes(config)
     placed = with_ranks(config, sizes_of(shapes))  # provisional: sizes of models not in the paper are unknown here
     try:
         if len(shapes) == len(config.pair.agents):
             placed = with_memory_plan(placed, shapes)
             check_fits(placed, shapes)  # before the user downloads a model that does not fit
-        planned, unavailable = plan(config), ""
+        experiment_plan, unavailable = plan(config), ""
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the final id depends on the missing files
-        planned, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
-    return _Planned(planned, state_of(experiment_status(planned.root), runs.get(planned.id), unavailable))
+        experiment_plan, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
+    return _PlanItem(
+        experiment_plan, state_of(experiment_status(experiment_plan.root), runs.get(experiment_plan.id), unavailable)
+    )
 
 
 def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:

@@ -66,23 +66,24 @@ def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
     passes = PASSES_WITH_CHECKPOINTING if engine.gradient_checkpointing else PASSES
     passes *= config.method.build.num_iterations
     agents = probe.agents
-    sampling = {k: num_rows * own.mean_length / own.sampled_per_s for k, own in agents.items()}
+    sampling = {k: num_rows * agent.mean_length / agent.sampled_per_s for k, agent in agents.items()}
     scoring = {
-        k: num_rows * own.mean_length / own.scored_per_s if _rescores(config, own) else 0.0 for k, own in agents.items()
+        k: num_rows * agent.mean_length / agent.scored_per_s if _rescores(config, agent) else 0.0
+        for k, agent in agents.items()
     }
-    verifying = {k: num_rows / own.verified_per_s for k, own in agents.items()}
-    updating = {k: passes * num_rows * own.trained_tokens / own.scored_per_s for k, own in agents.items()}
+    verifying = {k: num_rows / agent.verified_per_s for k, agent in agents.items()}
+    updating = {k: passes * num_rows * agent.trained_tokens / agent.scored_per_s for k, agent in agents.items()}
     steps = {k: sampling[k] + scoring[k] + verifying[k] + updating[k] for k in agents}
-    answers = num_evaluation_responses(config)
-    answering = {k: answers * own.mean_length / own.sampled_per_s for k, own in agents.items()}
+    num_responses = num_evaluation_responses(config)
+    evaluating = {k: num_responses * agent.mean_length / agent.sampled_per_s for k, agent in agents.items()}
     takes_turns = config.placement.kind == "local" or config.placement.colocated
-    together = sum if takes_turns else max
-    runs = {k: config.train.num_steps * steps[k] + answering[k] for k in agents}
+    total_of = sum if takes_turns else max
+    runs = {k: config.train.num_steps * steps[k] + evaluating[k] for k in agents}
     busy = {k: seconds / 3600 * num_ranks(config, k) * max(1, num_gpus(config)) for k, seconds in runs.items()}
-    shapes, room = {k: own.shape for k, own in agents.items()}, gpu_gib(config)
+    shapes, room = {k: agent.shape for k, agent in agents.items()}, gpu_gib(config)
     if engine.device == "cpu":
         room = psutil.virtual_memory().total / GIB
-    memory, least = (
+    memory, min_memory = (
         peak_gib(config, shapes, gpu_gib=room or 0.0, is_least=is_least) for is_least in (False, True)
     )  # without a known GPU, vLLM's share counts as nothing
     return ProbeCost(
@@ -90,10 +91,10 @@ def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
         scoring_s=scoring,
         verifying_s=verifying,
         updating_s=updating,
-        step_s=together(steps.values()),
-        run_hours=together(runs.values()) / 3600,
+        step_s=total_of(steps.values()),
+        run_hours=total_of(runs.values()) / 3600,
         occupied_hours=occupied_hours(config, busy),
         memory_gib=memory,
-        min_gib=least,
+        min_gib=min_memory,
         room_gib=room,
     )

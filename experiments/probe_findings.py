@@ -46,14 +46,14 @@ class ProbeFinding:
 
 def probe_findings(config: ExperimentConfig, probe: Probe, cost: ProbeCost) -> list[ProbeFinding]:
     """All findings, about agents first, then about ordered pairs, then about the machine."""
-    found = [finding for name, agent in probe.agents.items() for finding in _of_agent(config, name, agent)]
-    found += [finding for pair in probe.pairs for finding in _of_pair(config, pair)]
+    findings = [finding for name, agent in probe.agents.items() for finding in _of_agent(config, name, agent)]
+    findings += [finding for pair in probe.pairs for finding in _of_pair(config, pair)]
     if cost.room_gib is not None and cost.memory_gib > cost.room_gib:
-        least = f"with one response at a time {cost.min_gib:.3g}"
-        text = f"the agents may need {cost.memory_gib:.3g} GiB ({least}), but there are {cost.room_gib:.3g}"
+        min_text = f"with one response at a time {cost.min_gib:.3g}"
+        text = f"the agents may need {cost.memory_gib:.3g} GiB ({min_text}), but there are {cost.room_gib:.3g}"
         remedy = "lower rollout.batch_size or engine.micro_batch_tokens, or use other hardware (docs/scaling.md)"
-        found.append(ProbeFinding("memory", text, remedy))
-    return found
+        findings.append(ProbeFinding("memory", text, remedy))
+    return findings
 
 
 def _of_agent(config: ExperimentConfig, name: str, agent: AgentProbe) -> Iterator[ProbeFinding]:

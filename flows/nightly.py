@@ -50,12 +50,12 @@ def grid_flow(
     from flows.service.schedule import Schedule
 
     folder = _runs_dir(runs_dir)
-    planned = plan_grid(grid, runs_dir=folder, hardware=hardware, seeds=seeds, overrides=overrides or [])
-    record_grid(planned, folder)
+    grid_plan = plan_grid(grid, runs_dir=folder, hardware=hardware, seeds=seeds, overrides=overrides or [])
+    record_grid(grid_plan, folder)
     api = PrefectServer(
         os.environ["PREFECT_API_URL"].removesuffix("/api"), os.environ.get("PREFECT_API_AUTH_STRING", "")
     )
-    return submit(planned.experiments("missing"), Schedule(api, folder), priority=priority)
+    return submit(grid_plan.experiments("missing"), Schedule(api, folder), priority=priority)
 
 
 @flow(name="report", flow_run_name="{grid} · report", persist_result=False)
@@ -76,7 +76,7 @@ def report_flow(
     from experiments.report import write_report
 
     folder = _runs_dir(runs_dir)
-    planned = plan_grid(grid, runs_dir=folder, hardware=hardware, seeds=seeds, overrides=overrides or [])
-    page = write_report(planned, folder / "reports" / planned.name).page
-    create_link_artifact(link=page.absolute().as_uri(), key="report", description=f"Report of {planned.name}")
+    grid_plan = plan_grid(grid, runs_dir=folder, hardware=hardware, seeds=seeds, overrides=overrides or [])
+    page = write_report(grid_plan, folder / "reports" / grid_plan.name).page
+    create_link_artifact(link=page.absolute().as_uri(), key="report", description=f"Report of {grid_plan.name}")
     return str(page)

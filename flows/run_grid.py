@@ -46,29 +46,31 @@ SELECTED: dict[Selection, tuple[str, ...]] = {
 
 def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
     """Print the state of each cell, why cells are not done, and the estimated cost of the selected experiments."""
-    chosen = grid.experiments(*SELECTED[selection])
-    cost = {"to run": estimate(grid, chosen), "whole grid": estimate(grid, grid.experiments())}
+    plans_to_run = grid.experiments(*SELECTED[selection])
+    cost = {"to run": estimate(grid, plans_to_run), "whole grid": estimate(grid, grid.experiments())}
     plans = _plans_by_pair(grid)
-    pairs = {name: estimate(grid, own) for name, own in plans.items()}
+    pairs = {name: estimate(grid, pair_plans) for name, pair_plans in plans.items()}
     counts = count_experiments(grid)
     if as_json:
         cells = [{**asdict(cell), "root": str(cell.root)} for cell in grid.cells]
-        estimates = {name.replace(" ", "_"): asdict(own) for name, own in cost.items()}
+        estimates = {name.replace(" ", "_"): asdict(cost_estimate) for name, cost_estimate in cost.items()}
         pair_estimates = {
-            name: asdict(own) | {"memory_shares": _memory_shares(plans[name])} for name, own in pairs.items()
+            name: asdict(cost_estimate) | {"memory_shares": _memory_shares(plans[name])}
+            for name, cost_estimate in pairs.items()
         }
-        shown = {"cells": cells, "experiments": counts, "estimates": estimates, "pairs": pair_estimates}
-        print(json.dumps({"grid": grid.name, **shown}))
+        values = {"cells": cells, "experiments": counts, "estimates": estimates, "pairs": pair_estimates}
+        print(json.dumps({"grid": grid.name, **values}))
         return
     print(grid.config.title)
     print(pd.DataFrame(matrix(grid)).to_string(index=False))
     print()
     say_states(grid)
-    for name, own in cost.items():
-        print(f"{name:<11}{_cost_text(own, grid)}")
+    for name, cost_estimate in cost.items():
+        print(f"{name:<11}{_cost_text(cost_estimate, grid)}")
     print("by pair (an experiment that several pairs share counts for the first one)")
-    for name, own in pairs.items():
-        print(f"  {name}: {_experiments(own.experiments)}, {_hours_text(own, grid)}{_share_text(plans[name])}")
+    for name, cost_estimate in pairs.items():
+        costs = f"{_experiments(cost_estimate.experiments)}, {_hours_text(cost_estimate, grid)}"
+        print(f"  {name}: {costs}{_share_text(plans[name])}")
 
 
 def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
@@ -176,7 +178,7 @@ def run_grid(
         ConfigError: `num_workers` is given, but a worker with another number runs.
         EngineError: an experiment of the grid is not complete; the next call continues from there.
     """
-    started = time.monotonic()
+    begun_at = time.monotonic()
     slots = slots_here(runs_dir)
     if num_workers is not None and slots not in (None, num_workers):
         raise ConfigError(
@@ -184,54 +186,56 @@ def run_grid(
             "or stop that worker"
         )
 
-    def planned() -> GridPlan:
+    def make_plan() -> GridPlan:
         return plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=seeds, overrides=overrides)
 
-    grid = planned()
-    chosen = grid.experiments(*SELECTED[selection])
-    awaited = [*chosen, *grid.experiments("running")]
+    grid = make_plan()
+    plans_to_run = grid.experiments(*SELECTED[selection])
+    awaited_plans = [*plans_to_run, *grid.experiments("running")]
     if not as_json:
-        for finished in grid.experiments("done"):
-            print(f"{finished.id} is complete and is reused.")
+        for plan in grid.experiments("done"):
+            print(f"{plan.id} is complete and is reused.")
         say_states(grid)
-    if not awaited and not grid.experiments("done"):
+    if not awaited_plans and not grid.experiments("done"):
         raise EngineError(f"grid {name}: no experiment is complete and none can be run; --dry-run shows the reasons")
-    if awaited and shared_server() is not None:
+    if awaited_plans and shared_server() is not None:
         ensure_server(runs_dir)  # fails before the warm-up if the server cannot be used
     record_grid(grid, runs_dir)
-    failed: dict[str, str] = {}
-    if awaited:
+    reasons: dict[str, str] = {}
+    if awaited_plans:
         if grid.config.about:
             _say(grid.config.about.strip(), as_json=as_json)
-        number = num_workers or default_workers(awaited)
+        number = num_workers or default_workers(awaited_plans)
         if not waits:
-            _queue(grid, chosen, runs_dir, num_workers=number, priority=priority, as_json=as_json)
+            _queue(grid, plans_to_run, runs_dir, num_workers=number, priority=priority, as_json=as_json)
             return
-        failed = _train(awaited, runs_dir, num_slots=number, priority=priority, as_json=as_json)
-        grid = planned()
-    _show_results(grid, failed, runs_dir, started=started, as_json=as_json)
-    _raise_unless_whole(grid, failed)
+        reasons = _train(awaited_plans, runs_dir, num_slots=number, priority=priority, as_json=as_json)
+        grid = make_plan()
+    _show_results(grid, reasons, runs_dir, begun_at=begun_at, as_json=as_json)
+    _raise_unless_whole(grid, reasons)
 
 
 def _queue(
-    grid: GridPlan, chosen: Sequence[Plan], runs_dir: Path, *, num_workers: int, priority: str, as_json: bool
+    grid: GridPlan, plans: Sequence[Plan], runs_dir: Path, *, num_workers: int, priority: str, as_json: bool
 ) -> None:
     """Submit the experiments for the folder's workers, without waiting."""
-    make_initial_models(chosen, num_workers=num_workers)
-    submitted = submit(chosen, _schedule(runs_dir, as_json=as_json), priority=priority)
-    _say(f"{_experiments(len(chosen))} in the queue; start `hacpo worker` to train", as_json=as_json)
+    make_initial_models(plans, num_workers=num_workers)
+    ids = submit(plans, _schedule(runs_dir, as_json=as_json), priority=priority)
+    _say(f"{_experiments(len(plans))} in the queue; start `hacpo worker` to train", as_json=as_json)
     if as_json:
-        print(json.dumps({"grid": grid.name, "queued": [planned.id for planned in chosen], "submitted": submitted}))
+        print(json.dumps({"grid": grid.name, "queued": [plan.id for plan in plans], "submitted": ids}))
 
 
-def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, started: float, as_json: bool) -> None:
+def _show_results(
+    grid: GridPlan, reasons: Mapping[str, str], runs_dir: Path, *, begun_at: float, as_json: bool
+) -> None:
     """Write the report, and print the results and the addresses of report, page, Prefect and MLflow."""
     from experiments.report import write_report  # imports vl-convert, not needed to show or submit a grid
 
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
     if as_json:
-        result = {"table": rows, "failed": failed, "report": str(report.page), "comparisons": report.sentences}
+        result = {"table": rows, "failed": reasons, "report": str(report.page), "comparisons": report.sentences}
         print(json.dumps({"grid": grid.name, **result}))
         return
     print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
@@ -241,7 +245,7 @@ def _show_results(grid: GridPlan, failed: Mapping[str, str], runs_dir: Path, *, 
     if server is not None:
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
     print(f"MLflow   {_tracking_hint(grid, runs_dir)}")
-    print(f"took     {time.monotonic() - started:.0f} s")
+    print(f"took     {time.monotonic() - begun_at:.0f} s")
     if report.sentences:
         print("\n" + "\n".join(report.sentences))
 
@@ -254,14 +258,14 @@ def _brief(rows: Sequence[Mapping[str, Any]], benchmarks: Sequence[str] | None) 
         benchmarks: those of the report; none: all.
     """
     table = pd.DataFrame(rows).rename(columns={"tokens_sampled": "tokens"})
-    several = [name for name in ("pair", "seed") if table[name].nunique() > 1]
+    key_columns = [name for name in ("pair", "seed") if table[name].nunique() > 1]
     ends = ("_before", "_after", "_unscored")
-    shown = tuple(f"{name}{end}" for name in benchmarks for end in ends) if benchmarks else ends
-    scores = [name for name in map(str, table) if name.endswith(shown)]
-    return table[[*several, "method", "agent", *scores, "tokens"]]
+    endings = tuple(f"{name}{end}" for name in benchmarks for end in ends) if benchmarks else ends
+    scores = [name for name in map(str, table) if name.endswith(endings)]
+    return table[[*key_columns, "method", "agent", *scores, "tokens"]]
 
 
-def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:
+def _raise_unless_whole(grid: GridPlan, reasons: Mapping[str, str]) -> None:
     """Raise an EngineError that counts the experiments by state, unless all are complete."""
     counts = count_experiments(grid)
     if counts["done"] == sum(counts.values()):
@@ -274,8 +278,8 @@ def _raise_unless_whole(grid: GridPlan, failed: Mapping[str, str]) -> None:
     }
     others = ", ".join(f"{counts[state]} {word}" for state, word in words.items() if counts[state])
     reason = ""
-    if failed:
-        first, error = next(iter(failed.items()))
+    if reasons:
+        first, error = next(iter(reasons.items()))
         reason = f"; first to end: {first} ({error})"
     remedy = "; --run failed retries those that failed" if counts["failed"] else ""
     raise EngineError(f"{counts['done']} of {_experiments(sum(counts.values()))} done, {others}{reason}{remedy}")
@@ -300,13 +304,13 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
         for cell in grid.cells
     ]
     report = grid.config.report
-    evaluated = [benchmark for planned in grid.plans.values() for benchmark in planned.config.evaluate.final]
-    benchmarks = report.benchmarks or list(dict.fromkeys(evaluated))
+    evaluated_benchmarks = [benchmark for plan in grid.plans.values() for benchmark in plan.config.evaluate.final]
+    benchmarks = report.benchmarks or list(dict.fromkeys(evaluated_benchmarks))
     record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, places, grid.source)
     for name in save_grid(runs_dir, record):
         reopen(experiments_dir(runs_dir) / name)  # MLflow's tags name the grids of a complete experiment
-    for planned in grid.experiments("missing", "failed"):
-        save_plan(planned)
+    for plan in grid.experiments("missing", "failed"):
+        save_plan(plan)
 
 
 def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[str]:
@@ -315,13 +319,13 @@ def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[
     Returns:
         ids of the newly submitted experiments.
     """
-    submitted = []
-    for planned in _longest_first(plans):
+    ids = []
+    for plan in _longest_first(plans):
         try:
-            submitted.append(schedule.start(planned.id, priority).experiment)
+            ids.append(schedule.start(plan.id, priority).experiment)
         except RefusedError as refusal:
             _log.info("%s", refusal)
-    return submitted
+    return ids
 
 
 def _longest_first(plans: Sequence[Plan]) -> list[Plan]:
@@ -359,9 +363,9 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
         server = find_server(runs_dir)  # its address may have changed
         if find_worker(runs_dir) is None and server is not None:
             schedule = Schedule(server, runs_dir)
-            for planned in plans:  # no worker is left to train them; the same call resubmits them
+            for plan in plans:  # no worker is left to train them; the same call resubmits them
                 with suppress(HacpoError):
-                    schedule.cancel(planned.id, has_worker=False)
+                    schedule.cancel(plan.id, has_worker=False)
         raise
 
 
@@ -378,7 +382,7 @@ def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
 
 def uses_gpu(plans: Sequence[Plan]) -> bool:
     """Whether any of the experiments runs its models on a GPU."""
-    return any(planned.config.engine.device != "cpu" for planned in plans)
+    return any(plan.config.engine.device != "cpu" for plan in plans)
 
 
 def default_workers(plans: Sequence[Plan]) -> int:
@@ -386,7 +390,7 @@ def default_workers(plans: Sequence[Plan]) -> int:
 
     In an external Ray cluster it is 1, because a second experiment would be refused instead of waiting.
     """
-    configs = [planned.config for planned in plans]
+    configs = [plan.config for plan in plans]
     if any(config.placement.kind == "ray" and config.placement.ray.address is not None for config in configs):
         return 1
     if uses_gpu(plans):

@@ -93,9 +93,9 @@ class PhaseCost:
     @classmethod
     def total(cls, costs: Iterable[PhaseCost]) -> PhaseCost:
         """The sum of several costs."""
-        each = list(costs)
-        gpu_seconds, num_tokens = sum(cost.gpu_seconds for cost in each), sum(cost.num_tokens for cost in each)
-        return cls(sum(cost.seconds for cost in each), gpu_seconds, num_tokens)
+        summands = list(costs)
+        gpu_seconds, num_tokens = sum(cost.gpu_seconds for cost in summands), sum(cost.num_tokens for cost in summands)
+        return cls(sum(cost.seconds for cost in summands), gpu_seconds, num_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ class Responses:
 
     def take(self, rows: Positions) -> Responses:
         """Some responses, in that order."""
-        return replace(self, **{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
+        return replace(self, **{f.name: _take_rows(getattr(self, f.name), rows) for f in fields(self)})
 
     @classmethod
     def none(cls, step: int, agent: str) -> Responses:
@@ -196,17 +196,19 @@ class Responses:
         }
         recomputes_own = any(part.recomputes_own for part in parts)
         parts = [replace(part, probe_logprobs=None, recomputes_own=recomputes_own) for part in parts]
-        joined = replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
-        return joined.with_probes(probes)
+        responses = replace(
+            parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        )
+        return responses.with_probes(probes)
 
 
-def _taken(column: Any, rows: Positions) -> Any:
+def _take_rows(column: Any, rows: Positions) -> Any:
     if isinstance(column, tuple):
         return tuple(column[row] for row in rows)
     if isinstance(column, Ragged):
         return column.take(rows)
     if isinstance(column, Verdicts):
-        return replace(column, **{f.name: _taken(getattr(column, f.name), rows) for f in fields(column)})
+        return replace(column, **{f.name: _take_rows(getattr(column, f.name), rows) for f in fields(column)})
     return column[np.asarray(rows, np.int64)] if isinstance(column, np.ndarray) else column
 
 

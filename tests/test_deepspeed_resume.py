@@ -15,7 +15,7 @@ pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
-from hacpo_core.engines.learning.learner import Stepped
+from hacpo_core.engines.learning.learner import OptimizerStep
 from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import finish, outcome
 from tests.test_resume import break_off
@@ -52,7 +52,7 @@ def test_update_that_fails_midway_is_repeated_by_a_fresh_engine(
     expected = finish(small_plan("hacpo", *words(2), runs_dir=tmp_path / "reference"))
     inner, calls = DeepspeedLearner.optimizer_step, []
 
-    def failing(self: DeepspeedLearner) -> Stepped:
+    def failing(self: DeepspeedLearner) -> OptimizerStep:
         calls.append(1)
         if len(calls) == 14:
             raise RuntimeError("out of memory")

@@ -41,12 +41,15 @@ class Changes:
         """
         shape = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
         with self._mutex:
-            known = self._parts
-            new = {name for name, text in parts.items() if name not in known or known[name][0] != text}
-            if new:
+            earlier_parts = self._parts
+            new_names = {
+                name for name, text in parts.items() if name not in earlier_parts or earlier_parts[name][0] != text
+            }
+            if new_names:
                 self._number += 1
             self._parts = {
-                name: (text, self._number if name in new else known[name][1]) for name, text in parts.items()
+                name: (text, self._number if name in new_names else earlier_parts[name][1])
+                for name, text in parts.items()
             }
             version = f"{self._boot}.{shape}.{self._number}"
             boot, _, rest = since.partition(".")

@@ -28,14 +28,14 @@ class Condition:
     operator: str
     values: tuple[str, ...]
 
-    def holds(self, look: Lookup) -> bool:
+    def holds(self, value_of: Lookup) -> bool:
         """Whether a run meets it. Unknown values meet only != and !~."""
-        found = look(self.column)
+        run_value = value_of(self.column)
         if self.operator == "==":
-            return exact_text(found) == self.values[0]
+            return exact_text(run_value) == self.values[0]
         if self.operator in ("!=", "!~"):
-            return not any(_matches(self.operator[1], found, value) for value in self.values)
-        return any(_matches(self.operator, found, value) for value in self.values)
+            return not any(_matches(self.operator[1], run_value, value) for value in self.values)
+        return any(_matches(self.operator, run_value, value) for value in self.values)
 
 
 def exact_text(value: Any) -> str:
@@ -68,16 +68,20 @@ def _condition(part: str) -> Condition:
     return Condition(match["column"], match["operator"], values)
 
 
-def _matches(operator: str, found: Any, value: str) -> bool:
-    if isinstance(found, list | tuple):
-        return any(_matches(operator, each, value) for each in found) or (operator == "=" and not found and not value)
-    if found is None or found == "":
+def _matches(operator: str, run_value: Any, value: str) -> bool:
+    if isinstance(run_value, list | tuple):
+        return any(_matches(operator, item, value) for item in run_value) or (
+            operator == "=" and not run_value and not value
+        )
+    if run_value is None or run_value == "":
         return operator == "=" and value == ""
     if operator == "~":
-        return value.casefold() in str(found).casefold()
-    left, right = _number(found), _number(value)
+        return value.casefold() in str(run_value).casefold()
+    left, right = _number(run_value), _number(value)
     if operator == "=":
-        return left == right if left is not None and right is not None else str(found).casefold() == value.casefold()
+        return (
+            left == right if left is not None and right is not None else str(run_value).casefold() == value.casefold()
+        )
     if left is None or right is None:
         return False
     return {">": left > right, ">=": left >= right, "<": left < right, "<=": left <= right}[operator]

@@ -30,7 +30,7 @@ class UnknownError(HacpoError, LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Entry:
     changed_ns: int | None
     """when a file of the folder was last written, None without a folder"""
     is_locked: bool
@@ -46,7 +46,7 @@ class Runs:
         self.runs_dir = runs_dir
         self._folder = experiments_dir(runs_dir)
         self._read = read
-        self._known: dict[str, _Known] = {}
+        self._entries: dict[str, _Entry] = {}
         self._grids: tuple[_Signature, list[GridRecord]] | None = None
         self._owners: tuple[list[GridRecord], dict[str, tuple[str, list[GridCell]]]] | None = None
         self._mutex = threading.Lock()
@@ -76,20 +76,20 @@ class Runs:
 
     def status(self, experiment: str) -> ExperimentStatus:
         """State of an experiment; its folder need not exist. The name must come from a grid or the listing."""
-        known, root = self._known.get(experiment), self._folder / experiment
+        entry, root = self._entries.get(experiment), self._folder / experiment
         changed_ns = _changed_ns(root)
         if (
-            known is not None
-            and known.is_settled
-            and known.changed_ns == changed_ns
-            and (known.status.state == "done" or known.is_locked == is_locked(root))
+            entry is not None
+            and entry.is_settled
+            and entry.changed_ns == changed_ns
+            and (entry.status.state == "done" or entry.is_locked == is_locked(root))
         ):
-            return known.status
+            return entry.status
         is_settled = changed_ns is None or time.time_ns() - changed_ns > _SETTLED_NS
-        known = _Known(changed_ns, is_locked(root), is_settled, self._read(root))
+        entry = _Entry(changed_ns, is_locked(root), is_settled, self._read(root))
         with self._mutex:
-            self._known[experiment] = known
-        return known.status
+            self._entries[experiment] = entry
+        return entry.status
 
     def grids(self) -> list[GridRecord]:
         """Recorded grids, latest first."""
@@ -119,22 +119,22 @@ class Runs:
 
     def everything(self) -> GridRecord:
         """All experiments of the folder as one grid; "variant 2" has other settings than variant 1."""
-        found = {name: self.places(name) for name in self.names()}
+        places_by_experiment = {name: self.places(name) for name in self.names()}
         agents: dict[str, dict[str, None]] = {}
-        for place in itertools.chain.from_iterable(found.values()):
+        for place in itertools.chain.from_iterable(places_by_experiment.values()):
             agents.setdefault(place.pair, {}).update({place.agent: None} if place.agent else {})
         groups: dict[tuple[str, str, str, str], list[GridCell]] = {}
-        for name, own in found.items():
+        for name, experiment_places in places_by_experiment.items():
             source = self._owner(name)[0] or name  # trainings that one grid asked for belong together
-            for place in own:
-                known = [place.agent] if place.agent else [*agents[place.pair]] or [place.pair]
+            for place in experiment_places:
+                place_agents = [place.agent] if place.agent else [*agents[place.pair]] or [place.pair]
                 group = groups.setdefault((source, place.pair, place.method, place.label), [])
-                group += [replace(place, agent=agent) for agent in known]
-        taken: dict[tuple[str, ...], list[set[tuple[int, str]]]] = {}
+                group += [replace(place, agent=agent) for agent in place_agents]
+        cells_of_variants: dict[tuple[str, ...], list[set[tuple[int, str]]]] = {}
         places = list[GridCell]()
         for (_, *row), group in groups.items():
             cells = {(place.seed, place.agent) for place in group}
-            variants = taken.setdefault(tuple(row), [])
+            variants = cells_of_variants.setdefault(tuple(row), [])
             number = next((n for n, others in enumerate(variants) if not others & cells), len(variants))
             variants[number : number + 1] = [cells.union(*variants[number : number + 1])]
             label = " ".join([*filter(None, row[2:]), *([f"variant {number + 1}"] if number else [])])
@@ -148,8 +148,8 @@ class Runs:
             owners: dict[str, tuple[str, list[GridCell]]] = {}
             for grid in grids:
                 for place in grid.places:
-                    owner, own = owners.setdefault(place.experiment, (grid.name, []))
-                    own += [place] if owner == grid.name else []
+                    owner, grid_places = owners.setdefault(place.experiment, (grid.name, []))
+                    grid_places += [place] if owner == grid.name else []
             self._owners = grids, owners
         return self._owners[1].get(experiment, ("", []))
 
@@ -163,8 +163,8 @@ class Runs:
         A training of one agent belongs to its grid's pair. Without a grid, an experiment has a place per agent, and a
         single one without an agent if it has not started.
         """
-        if own := self._owner(experiment)[1]:
-            return own
+        if grid_places := self._owner(experiment)[1]:
+            return grid_places
         progress = self.status(experiment).progress
         if progress is not None:
             agents = list(progress.spent) or [progress.pair]

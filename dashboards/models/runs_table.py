@@ -49,7 +49,7 @@ COLUMNS: Mapping[str, str] = {
 COLUMN@STEP is a reward, an accuracy or a metric at a step, COLUMN@best its highest value; of bits per byte, the lowest.
 """
 BEST = "best"
-_EVALUATED = ("accuracy", BITS_PER_BYTE)
+_EVALUATION_COLUMNS = ("accuracy", BITS_PER_BYTE)
 
 
 class RunTables:
@@ -57,42 +57,52 @@ class RunTables:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._kept: dict[tuple[str, Path], tuple[Any, Any]] = {}
+        self._entries: dict[tuple[str, Path], tuple[Any, Any]] = {}
 
     def table(self, query: Query, schedule: ScheduleView) -> Table:
         """The rows of a query. A wrong query gives an empty table with its problem."""
-        look = {name: _Run(self, name, schedule) for name in self._runs.names()}
+        runs = {name: _Run(self, name, schedule) for name in self._runs.names()}
         try:
             conditions = read_conditions(query.conditions)
-            asked = [*(c.column for c in conditions), *query.columns, *query.group, query.order.removeprefix("-")]
-            self._check(filter(None, asked), list(look.values()))
+            columns_to_check = [
+                *(c.column for c in conditions),
+                *query.columns,
+                *query.group,
+                query.order.removeprefix("-"),
+            ]
+            self._check(filter(None, columns_to_check), list(runs.values()))
         except ConfigError as error:
-            return Table(query.columns, (), len(look), str(error))
-        chosen = [
+            return Table(query.columns, (), len(runs), str(error))
+        matching_runs = [
             run
-            for run in look.values()
+            for run in runs.values()
             if (query.has_archived or not run.notes.is_archived) and all(c.holds(run.value) for c in conditions)
         ]
         columns = query.columns
         if query.group:
             columns = (*query.group, "runs", *(c for c in query.columns if c not in (*query.group, "run", "seed")))
-            rows = _groups(chosen, query.group, columns)
+            rows = _groups(matching_runs, query.group, columns)
         else:
-            rows = [Row(run.name, tuple(map(run.value, columns)), is_archived=run.notes.is_archived) for run in chosen]
+            rows = [
+                Row(run.name, tuple(map(run.value, columns)), is_archived=run.notes.is_archived)
+                for run in matching_runs
+            ]
         order = query.order.removeprefix("-")
         if order in columns:
             place = columns.index(order)
             rows = _sorted(rows, lambda row: row.values[place], descending=query.order.startswith("-"))
         elif order and not query.group:
-            by_name = {run.name: run for run in chosen}
+            by_name = {run.name: run for run in matching_runs}
             rows = _sorted(rows, lambda row: by_name[row.key].value(order), descending=query.order.startswith("-"))
-        return Table(columns, tuple(rows), len(look))
+        return Table(columns, tuple(rows), len(runs))
 
-    def known_columns(self) -> list[str]:
+    def column_names(self) -> list[str]:
         """Columns to offer: the general ones, evaluated benchmarks, and fields and metrics of the newest run."""
         names = self._runs.names()
-        progress = [found for name in names if (found := self._runs.status(name).progress) is not None]
-        benchmarks = dict.fromkeys(each.benchmark for found in progress for each in found.evaluations)
+        progress = [run_progress for name in names if (run_progress := self._runs.status(name).progress) is not None]
+        benchmarks = dict.fromkeys(
+            evaluation.benchmark for run_progress in progress for evaluation in run_progress.evaluations
+        )
         newest = max(names, key=lambda name: self._updated_at(name), default=None)
         of_newest = [*self.fields(newest), *self.metrics(newest)] if newest is not None else []
         return [*COLUMNS, *(f"accuracy.{name}" for name in benchmarks), *of_newest]
@@ -106,21 +116,21 @@ class RunTables:
             if column in COLUMNS or column in ("tag", "runs") or not runs:
                 continue
             if all(run.value(column) is None for run in runs):
-                close = difflib.get_close_matches(column, self.known_columns(), n=2)
+                close = difflib.get_close_matches(column, self.column_names(), n=2)
                 hint = f"did you mean {' or '.join(close)}?" if close else "the list of columns has all names"
                 raise ConfigError(f"no run has the column {column!r}; {hint}")
 
     def fields(self, name: str) -> Mapping[str, str]:
         """Configuration of a run by dotted name."""
         root = self._runs.root_of(name)
-        found: Mapping[str, str] = self._keep("fields", root, root / CONFIG_FILE, lambda: read_field_values(root))
-        return found
+        fields: Mapping[str, str] = self._keep("fields", root, root / CONFIG_FILE, lambda: read_field_values(root))
+        return fields
 
     def notes(self, name: str) -> Notes:
         """Notes on a run."""
         root = self._runs.root_of(name)
-        found: Notes = self._keep("notes", root, root / NOTES_FILE, lambda: read_notes(root))
-        return found
+        notes: Notes = self._keep("notes", root, root / NOTES_FILE, lambda: read_notes(root))
+        return notes
 
     def metrics(self, name: str) -> Mapping[str, float]:
         """Metrics of a run's last step, mean over agents."""
@@ -129,8 +139,8 @@ class RunTables:
             return {}
         store = StepStore(root)
         path = store.folder(progress.step) / "metrics.json"
-        found: Mapping[str, float] = self._keep("metrics", root, path, lambda: _step_metrics(store, progress.step))
-        return found
+        metrics: Mapping[str, float] = self._keep("metrics", root, path, lambda: _step_metrics(store, progress.step))
+        return metrics
 
     def metric_at(self, name: str, metric: str, at: str, agent: str = "") -> float | None:
         """A metric of a run after a step or the highest of all steps; None if it is not known.
@@ -145,8 +155,8 @@ class RunTables:
         path = store.folder(steps[-1]) / "metrics.json"
 
         def read() -> float | None:
-            found = (_step_metrics(store, step, agent).get(metric) for step in steps)
-            return _highest(value for value in found if value is not None)
+            values = (_step_metrics(store, step, agent).get(metric) for step in steps)
+            return _highest(value for value in values if value is not None)
 
         value: float | None = self._keep(f"{metric} {agent}@{at}", root, path, read)
         return value
@@ -169,10 +179,10 @@ class RunTables:
             stamp: Any = (str(file), status.st_mtime_ns, status.st_size)
         except OSError:
             stamp = None
-        known = self._kept.get((kind, root))
-        if known is None or known[0] != stamp:
-            known = self._kept[kind, root] = (stamp, read())
-        return known[1]
+        entry = self._entries.get((kind, root))
+        if entry is None or entry[0] != stamp:
+            entry = self._entries[kind, root] = (stamp, read())
+        return entry[1]
 
 
 class _Run:
@@ -203,27 +213,27 @@ class _Run:
             return self.notes.note
         name, _, at = column.partition("@")
         if progress is not None and (at == BEST or at.isdecimal()):
-            if name.partition(".")[0] in _EVALUATED:
-                return _evaluated(name, progress, at)
+            if name.partition(".")[0] in _EVALUATION_COLUMNS:
+                return _evaluation_mean(name, progress, at)
             kind, _, agent = name.partition(".") if name.startswith("reward") and "/" not in name else (name, "", "")
             return self._tables.metric_at(self.name, "reward/mean" if kind == "reward" else name, at, agent)
         if "/" in column:
             return self._tables.metrics(self.name).get(column)
-        measured = _measured(column, progress) if progress is not None else None
-        if measured is not None or column in COLUMNS:
-            return measured
+        number = _number_of(column, progress) if progress is not None else None
+        if number is not None or column in COLUMNS:
+            return number
         text = self._tables.fields(self.name).get(column)
         return _plain(text) if text is not None else None
 
 
-def _measured(column: str, progress: Progress) -> float | None:
+def _number_of(column: str, progress: Progress) -> float | None:
     name, _, rest = column.partition(".")
     if name == "reward":
         if rest:
             return progress.rewards.get(rest)
         return statistics.fmean(progress.rewards.values()) if progress.rewards else None
-    if name in _EVALUATED:
-        return _evaluated(column, progress, "last")
+    if name in _EVALUATION_COLUMNS:
+        return _evaluation_mean(column, progress, "last")
     spent = total_spent(progress)
     return {
         "step": progress.step,
@@ -234,14 +244,14 @@ def _measured(column: str, progress: Progress) -> float | None:
     }.get(column)
 
 
-def _evaluated(column: str, progress: Progress, at: str) -> float | None:
+def _evaluation_mean(column: str, progress: Progress, at: str) -> float | None:
     """Mean over agents and benchmarks at a step, at the last one, or at the best of those that have as many values."""
     kind, benchmark, agent = (*column.split(".", 2), "", "")[:3]
     by_step: dict[int, list[float]] = {}
-    for found in progress.evaluations:
-        value = found.value if kind == "accuracy" else found.bits_per_byte
-        if value is not None and benchmark in ("", found.benchmark) and agent in ("", found.agent):
-            by_step.setdefault(found.step, []).append(value)
+    for evaluation in progress.evaluations:
+        value = evaluation.value if kind == "accuracy" else evaluation.bits_per_byte
+        if value is not None and benchmark in ("", evaluation.benchmark) and agent in ("", evaluation.agent):
+            by_step.setdefault(evaluation.step, []).append(value)
     if at.isdecimal():
         values = by_step.get(int(at))
         return statistics.fmean(values) if values else None
@@ -249,8 +259,8 @@ def _evaluated(column: str, progress: Progress, at: str) -> float | None:
         return None
     if at == "last":
         return statistics.fmean(by_step[max(by_step)])
-    most = max(map(len, by_step.values()))
-    means = [statistics.fmean(values) for values in by_step.values() if len(values) == most]
+    max_count = max(map(len, by_step.values()))
+    means = [statistics.fmean(values) for values in by_step.values() if len(values) == max_count]
     return _highest(means) if kind == "accuracy" else min(means)
 
 
@@ -283,18 +293,20 @@ def _groups(runs: Sequence[_Run], group: tuple[str, ...], columns: tuple[str, ..
     for run in runs:
         members.setdefault(tuple(exact_text(run.value(column)) for column in group), []).append(run)
     rows = []
-    for key, own in members.items():
-        values: list[Any] = [*map(_shown, map(own[0].value, group)), len(own)]
+    for key, group_runs in members.items():
+        values: list[Any] = [*map(_group_value, map(group_runs[0].value, group)), len(group_runs)]
         for column in columns[len(group) + 1 :]:
-            found = [value for run in own if (value := run.value(column)) not in (None, "", [])]
-            is_numeric = found and all(isinstance(value, int | float) for value in found)
-            texts = list(dict.fromkeys(map(cell_text, found)))
-            values.append(summarize(found) if is_numeric else texts[0] if len(texts) == 1 else f"{len(texts)} values")
-        rows.append(Row(json.dumps(key), tuple(values), members=tuple(run.name for run in own)))
+            values_of_column = [value for run in group_runs if (value := run.value(column)) not in (None, "", [])]
+            is_numeric = values_of_column and all(isinstance(value, int | float) for value in values_of_column)
+            texts = list(dict.fromkeys(map(cell_text, values_of_column)))
+            values.append(
+                summarize(values_of_column) if is_numeric else texts[0] if len(texts) == 1 else f"{len(texts)} values"
+            )
+        rows.append(Row(json.dumps(key), tuple(values), members=tuple(run.name for run in group_runs)))
     return rows
 
 
-def _shown(value: Any) -> Any:
+def _group_value(value: Any) -> Any:
     """What stands in a column by which runs are grouped: all digits, so that no two groups look the same."""
     if isinstance(value, int):
         return value
@@ -303,19 +315,19 @@ def _shown(value: Any) -> Any:
 
 def _sorted(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: bool) -> list[Row]:
     """Rows in order; those without a value are last in both directions."""
-    numbers, texts, unknown = list[tuple[float, Row]](), list[tuple[str, Row]](), list[Row]()
+    numbers, texts, rows_without_value = list[tuple[float, Row]](), list[tuple[str, Row]](), list[Row]()
     for row in rows:
-        found = value(row)
-        number = _sort_number(found)
+        row_value = value(row)
+        number = _sort_number(row_value)
         if number is not None:
             numbers.append((number, row))
-        elif found in (None, "", []):
-            unknown.append(row)
+        elif row_value in (None, "", []):
+            rows_without_value.append(row)
         else:
-            texts.append((cell_text(found), row))
+            texts.append((cell_text(row_value), row))
     numbers.sort(key=lambda pair: pair[0], reverse=descending)
     texts.sort(key=lambda pair: pair[0], reverse=descending)
-    return [*(row for _, row in numbers), *(row for _, row in texts), *unknown]
+    return [*(row for _, row in numbers), *(row for _, row in texts), *rows_without_value]
 
 
 def _sort_number(value: Any) -> float | None:

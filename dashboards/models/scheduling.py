@@ -52,7 +52,7 @@ class Scheduling:
         self._connect, self._period_s, self._old_s = connect, period_s, old_s
         self._view = ScheduleView()
         self._looked_at = self._asked_at = 0.0
-        self._wanted, self._answered = threading.Event(), threading.Event()
+        self._refresh_event, self._answer_event = threading.Event(), threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -60,35 +60,35 @@ class Scheduling:
         """The last known state; if it is missing or old, wait up to `wait_s` for another, and mark it if none comes."""
         self._looked_at = time.monotonic()
         if self._asked_at and self._looked_at - self._asked_at > self._old_s:
-            self._answered.clear()
-            self._wanted.set()
+            self._answer_event.clear()
+            self._refresh_event.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="schedule", daemon=True)
             self._thread.start()
-        is_new = self._answered.wait(wait_s)
+        is_new = self._answer_event.wait(wait_s)
         return self._view if is_new or not self._asked_at else replace(self._view, notice=OLD)
 
     def refresh(self, *, wait_s: float = 0.0) -> None:
         """Query the schedule at once, after a change."""
-        self._answered.clear()
-        self._wanted.set()
+        self._answer_event.clear()
+        self._refresh_event.set()
         self.view(wait_s=wait_s)
 
     def close(self) -> None:
         """Stop the thread."""
         self._is_closed = True
-        self._wanted.set()
+        self._refresh_event.set()
         if self._thread is not None:
             self._thread.join(timeout=5.0)
 
     def _run(self) -> None:
         while not self._is_closed:
             if time.monotonic() - self._looked_at < _IDLE_AFTER_S:
-                self._wanted.clear()
+                self._refresh_event.clear()
                 self._view = self._ask()
                 self._asked_at = time.monotonic()
-                self._answered.set()
-            self._wanted.wait(self._period_s)
+                self._answer_event.set()
+            self._refresh_event.wait(self._period_s)
 
     def _ask(self) -> ScheduleView:
         try:
@@ -129,16 +129,16 @@ class Scheduling:
 
 def connector(runs_dir: Path) -> Callable[[], Schedule | None]:
     """A function that returns the schedule of a runs folder, None without a server; follows a change of server."""
-    known: dict[PrefectServer, Schedule] = {}
+    schedules: dict[PrefectServer, Schedule] = {}
 
     def connect() -> Schedule | None:
         server = find_server(runs_dir)
         if server is None:
-            known.clear()
+            schedules.clear()
             return None
-        if server not in known:
-            known.clear()
-            known[server] = Schedule(server, runs_dir)
-        return known[server]
+        if server not in schedules:
+            schedules.clear()
+            schedules[server] = Schedule(server, runs_dir)
+        return schedules[server]
 
     return connect

@@ -75,15 +75,17 @@ def _selected(
         return None
     if pair and pair not in pairs:
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
-    compared = site.comparisons.of(record, cache(site.runs.status))
-    comparer = compared.comparers[pair or pairs[0]]
+    comparison_of_grid = site.comparisons.of(record, cache(site.runs.status))
+    comparer = comparison_of_grid.comparers[pair or pairs[0]]
     comparison = comparer.comparison
     if benchmark and benchmark not in (*comparison.columns, *comparer.others):
         raise UnknownError(f"nothing has been evaluated on {benchmark!r} yet")
     if agent and agent not in (TOGETHER, *comparison.agents):
         raise UnknownError(f"the pair {comparison.pair} has no agent {agent!r}")
     agents = (agent,) if agent and agent != TOGETHER else comparison.agents
-    return Selection(comparer, comparison, compared.answer, pairs, benchmark or comparer.default_benchmark, agents)
+    return Selection(
+        comparer, comparison, comparison_of_grid.answer, pairs, benchmark or comparer.default_benchmark, agents
+    )
 
 
 _Selected = Annotated[Selection | None, Depends(_selected)]
@@ -120,8 +122,8 @@ def compare_routes(site: Site) -> APIRouter:
         seeds: bool = False,
     ) -> Response:
         has_seeds = seeds or kind != "json"
-        drawn = _chart(site, selection, chart, cost, has_seeds) if selection is not None else None
-        return chart_response(drawn, kind, seen)
+        picture = _chart(site, selection, chart, cost, has_seeds) if selection is not None else None
+        return chart_response(picture, kind, seen)
 
     return router
 
@@ -136,27 +138,29 @@ def _chart(site: Site, selection: Selection, chart: _Charts, cost: _CostUnit, ha
         return results_chart(comparison, selection.column)
     if chart == "parallel":
         return parallel_chart(comparer, comparison, _fields(site, selection))
-    printed, benchmarks = _printed(selection), selection.benchmarks
-    return curves_chart(comparer, comparison, selection.agents, benchmarks, cost, printed, has_seeds=has_seeds)
+    paper_values, benchmarks = _paper_values(selection), selection.benchmarks
+    return curves_chart(comparer, comparison, selection.agents, benchmarks, cost, paper_values, has_seeds=has_seeds)
 
 
 def _fields(site: Site, selection: Selection) -> dict[Variant, dict[str, str]]:
     """Fields in which the methods' configurations differ, apart from their agents and seeds."""
     examples = selection.comparer.examples()
-    known = set(site.runs.names())
-    values = {variant: read_field_values(site.runs.root(name)) for variant, name in examples.items() if name in known}
-    names = dict.fromkeys(name for own in values.values() for name in own)
-    differing = [
+    names_of_runs = set(site.runs.names())
+    values = {
+        variant: read_field_values(site.runs.root(name)) for variant, name in examples.items() if name in names_of_runs
+    }
+    names = dict.fromkeys(name for method_fields in values.values() for name in method_fields)
+    differing_names = [
         name
         for name in names
         if not name.startswith("pair.")
         and name not in ("seed", "method.name")
-        and len({own.get(name, ABSENT) for own in values.values()}) > 1
+        and len({method_fields.get(name, ABSENT) for method_fields in values.values()}) > 1
     ]
     return {
-        variant: {name: own[name] for name in differing if name in own}
+        variant: {name: method_fields[name] for name in differing_names if name in method_fields}
         for variant in selection.comparison.variants
-        if (own := values.get(variant)) is not None
+        if (method_fields := values.get(variant)) is not None
     }
 
 
@@ -189,16 +193,16 @@ def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str
         | results
         | {
             "fields": fields,
-            "field_names": list(dict.fromkeys(name for own in fields.values() for name in own)),
+            "field_names": list(dict.fromkeys(name for method_fields in fields.values() for name in method_fields)),
             "version": f"{names}.{version_of(results, fields)}",
             "is_choice_new": is_choice_new,
         }
     )
 
 
-def _printed(selection: Selection) -> dict[Variant, float]:
+def _paper_values(selection: Selection) -> dict[Variant, float]:
     """The paper's values for the selected agent; empty for several agents, for which it has none."""
     if selection.benchmark not in selection.comparison.columns:
         return {}
     lines = [line for line in selection.comparison.lines if (line.agent,) == selection.agents]
-    return {line.variant: value for line in lines if (value := line.figures[selection.column].printed) is not None}
+    return {line.variant: value for line in lines if (value := line.figures[selection.column].paper) is not None}

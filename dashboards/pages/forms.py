@@ -38,7 +38,9 @@ def chosen_experiments(form: Mapping[str, list[str]]) -> list[str]:
     Raises:
         HTTPException: there are more than MAX_EXPERIMENTS.
     """
-    chosen = list(dict.fromkeys(form.get("experiment", [])))
-    if len(chosen) > MAX_EXPERIMENTS:
-        raise HTTPException(413, f"got {len(chosen)} experiments, expected at most {MAX_EXPERIMENTS}; select fewer")
-    return chosen
+    experiments = list(dict.fromkeys(form.get("experiment", [])))
+    if len(experiments) > MAX_EXPERIMENTS:
+        raise HTTPException(
+            413, f"got {len(experiments)} experiments, expected at most {MAX_EXPERIMENTS}; select fewer"
+        )
+    return experiments

@@ -46,10 +46,10 @@ _UNKNOWN = "there is no such experiment"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of an action on an experiment; `refusal` is "" if it succeeded."""
+    """Outcome of an action on an experiment; `problem` is "" if it succeeded."""
 
     experiment: str
-    refusal: str
+    problem: str
 
 
 def grid_routes(site: Site) -> APIRouter:
@@ -59,15 +59,15 @@ def grid_routes(site: Site) -> APIRouter:
     @router.get("/grid/{name}")
     def show(request: Request, name: str, baseline: _Name = "", agents: _Rows = "mean") -> Response:
         view = _view(site, name, baseline, agents)
-        shown = beginning(view.matrix, FIRST_CELLS)
-        is_whole = shown == view.matrix
-        texts = _texts(site, view, shown)
+        first_cells = beginning(view.matrix, FIRST_CELLS)
+        is_whole = first_cells == view.matrix
+        texts = _texts(site, view, first_cells)
         # Without a version, the page requests the whole matrix as soon as the first part is rendered.
         version = site.changes(view.key).note(texts).version if is_whole else ""
         return site.page(
             request,
             "grid/grid.html",
-            **_context(view, shown, texts, version),
+            **_context(view, first_cells, texts, version),
             is_whole=is_whole,
             priorities=PRIORITIES,
             has_report=report_of(site, view.record).is_file(),
@@ -86,13 +86,13 @@ def grid_routes(site: Site) -> APIRouter:
         difference = site.changes(view.key).note(texts, since)
         if difference.version == since:
             return Response(status_code=204)
-        own = {"answer", "totals", "failures", "notice"}
+        section_names = {"answer", "totals", "failures", "notice"}
         return HTMLResponse(
             fragment(
                 "grid/grid_changes.html",
                 **_context(view, view.matrix, texts, difference.version),
                 changed=difference.changed,
-                cells=[key for key in difference.changed if key not in own],
+                cells=[key for key in difference.changed if key not in section_names],
                 is_whole=difference.is_whole,
             )
         )
@@ -113,10 +113,10 @@ def grid_routes(site: Site) -> APIRouter:
     @router.post("/actions")
     async def act(request: Request) -> Response:
         form = await read_form(request)
-        action, chosen = form.get("action", [""])[0], chosen_experiments(form)
+        action, experiments = form.get("action", [""])[0], chosen_experiments(form)
         if action not in ACTIONS:
             raise HTTPException(422, "no such action")
-        outcomes = await run_in_threadpool(_act, site, action, chosen)
+        outcomes = await run_in_threadpool(_act, site, action, experiments)
         return HTMLResponse(fragment("grid/outcome.html", outcomes=outcomes, action=ACTIONS[action]))
 
     return router
@@ -152,26 +152,26 @@ def _view(site: Site, name: str, baseline: str, agents: str) -> View:
     record = site.runs.grid(name)
     status_of = cache(site.runs.status)  # read once for a request
     matrix = build_matrix(record, status_of, schedule, by_agent=agents == "each")
-    compared = site.comparisons.of(record, status_of)
-    answer = compared.answer if name != ALL_RUNS else Answer(None)
-    every = [answer.ours, *answer.baselines] if answer.ours is not None else []
-    variants = {f"{v.method}/{v.label}" if v.label else v.method: v for v in every if v is not None}
+    comparison = site.comparisons.of(record, status_of)
+    answer = comparison.answer if name != ALL_RUNS else Answer(None)
+    methods = [answer.ours, *answer.baselines] if answer.ours is not None else []
+    variants = {f"{v.method}/{v.label}" if v.label else v.method: v for v in methods if v is not None}
     if baseline and baseline not in variants:
         raise UnknownError(f"the grid {name} has no method {baseline!r} to compare with")
     default = next((key for key, v in variants.items() if v == (answer.best or answer.ours)), "")
-    return View(record, matrix, answer, compared.comparers, variants, baseline or default, agents, schedule.notice)
+    return View(record, matrix, answer, comparison.comparers, variants, baseline or default, agents, schedule.notice)
 
 
-def _context(view: View, shown: Matrix, texts: Mapping[str, str], version: str) -> dict[str, Any]:
-    seeds = {section.seeds for section in shown.sections}
+def _context(view: View, matrix: Matrix, texts: Mapping[str, str], version: str) -> dict[str, Any]:
+    seeds = {section.seeds for section in matrix.sections}
     return {
-        "matrix": shown,
+        "matrix": matrix,
         "texts": texts,
-        "titles": {row.key: row_title(row) for section in shown.sections for row in section.rows},
+        "titles": {row.key: row_title(row) for section in matrix.sections for row in section.rows},
         "baselines": {key: variant.title for key, variant in view.variants.items()},
         "baseline": view.baseline,
         "agents": view.agents,
-        "num_seeds": max((len(own) for own in seeds), default=0),
+        "num_seeds": max((len(section_seeds) for section_seeds in seeds), default=0),
         "seeds": next(iter(seeds)) if len(seeds) == 1 else (),
         "version": version,
         "notice": view.notice,
@@ -184,11 +184,11 @@ def row_title(row: MatrixRow) -> str:
     return f"{title} · {row.agent}" if row.agent else title
 
 
-def _texts(site: Site, view: View, shown: Matrix) -> dict[str, str]:
+def _texts(site: Site, view: View, matrix: Matrix) -> dict[str, str]:
     """Parts of the page that can change, rendered, by name."""
     live, beside = macro("grid/cell.html", "live"), macro("grid/cell.html", "summary")
     status_of = site.runs.status
-    found = summaries(shown, view.comparers, view.variants.get(view.baseline))
+    row_summaries = summaries(matrix, view.comparers, view.variants.get(view.baseline))
     groups = failure_groups(view.matrix.cells(), status_of)
     texts: dict[str, str] = {
         "answer": fragment("grid/answer.html", answer=view.answer, num_pairs=len(view.matrix.sections)),
@@ -196,14 +196,14 @@ def _texts(site: Site, view: View, shown: Matrix) -> dict[str, str]:
         "failures": fragment("grid/failures.html", groups=groups),
         "notice": view.notice,
     }
-    for section in shown.sections:
+    for section in matrix.sections:
         values = [cell.value for row in section.rows for cell in row.cells if cell is not None and cell.state == "done"]
-        known = [value for value in values if value is not None]
-        low, high = min(known, default=0.0), max(known, default=0.0)
+        finite_values = [value for value in values if value is not None]
+        low, high = min(finite_values, default=0.0), max(finite_values, default=0.0)
         for row in section.rows:
             title = row_title(row)
             texts |= {cell.key: live(cell, title, low, high) for cell in row.cells if cell is not None}
-            texts[row.key] = beside(row, found[row.key])
+            texts[row.key] = beside(row, row_summaries[row.key])
     return texts
 
 
@@ -222,29 +222,31 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
             for agent, values in agents.items():
                 if "reward/mean" in values:  # metrics of all agents together have none
                     lines.setdefault(f"{agent} reward", []).append(values["reward/mean"])
-        for evaluation in sorted(status.progress.evaluations, key=lambda own: own.step):
+        for evaluation in sorted(status.progress.evaluations, key=lambda entry: entry.step):
             lines.setdefault(f"{evaluation.agent} on {evaluation.benchmark}", []).append(evaluation.value)
     progress = status.progress
-    own = {"experiment": experiment, "state": state, "progress": progress, "spent": total_spent(progress)}
-    own["has_page"] = experiment in site.runs.names()  # not before it has started
-    return own | {"lines": lines}
+    context = {"experiment": experiment, "state": state, "progress": progress, "spent": total_spent(progress)}
+    context["has_page"] = experiment in site.runs.names()  # not before it has started
+    return context | {"lines": lines}
 
 
-def _act(site: Site, action: str, chosen: Sequence[str]) -> list[Outcome]:
-    known = {*site.runs.names(), *(place.experiment for record in site.runs.grids() for place in record.places)}
+def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:
+    names = {*site.runs.names(), *(place.experiment for record in site.runs.grids() for place in record.places)}
     try:
         runs = site.scheduling.view().runs
         perform = _operation(site.scheduling.schedule(), action, runs)
     except RefusedError as error:
-        return [Outcome(experiment, site.message(error) if experiment in known else _UNKNOWN) for experiment in chosen]
+        return [
+            Outcome(experiment, site.message(error) if experiment in names else _UNKNOWN) for experiment in experiments
+        ]
     outcomes = []
-    for experiment in chosen:
-        if experiment not in known:
+    for experiment in experiments:
+        if experiment not in names:
             outcomes.append(Outcome(experiment, _UNKNOWN))
             continue
         unavailable = site.runs.unavailable(experiment)
         state = state_of(site.runs.status(experiment), runs.get(experiment), unavailable).state
-        outcomes.append(Outcome(experiment, _refusal(action, state) or _try(site, perform, experiment)))
+        outcomes.append(Outcome(experiment, _why_impossible(action, state) or _try(site, perform, experiment)))
     site.scheduling.refresh(wait_s=2.0)
     return outcomes
 
@@ -259,8 +261,8 @@ def _operation(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]
     return lambda experiment: schedule.set_priority(experiment, action)
 
 
-def _refusal(action: str, state: str) -> str:
-    """Why an action is not possible in a state, else ""; the schedule reports its own refusals."""
+def _why_impossible(action: str, state: str) -> str:
+    """Why an action is not possible in a state, else ""; the schedule reports its own."""
     if action == "retry" and state != "failed":
         return f"it is {state}; only failed experiments are retried"
     if action == "run" and state != "missing":

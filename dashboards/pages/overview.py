@@ -89,14 +89,14 @@ def _counts(site: Site, record: GridRecord) -> dict[str, Any]:
 def _context(site: Site) -> dict[str, Any]:
     schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
     records = site.runs.grids()
-    placed = {place.experiment for record in records for place in record.places}
-    others = sum(name not in placed for name in site.runs.names())
-    if others:
+    placed_names = {place.experiment for record in records for place in record.places}
+    num_others = sum(name not in placed_names for name in site.runs.names())
+    if num_others:
         records = [*records, site.runs.grid(ALL_RUNS)]
-    shown = [_card(site, record) for record in records]
+    cards = [_card(site, record) for record in records]
     context: dict[str, Any] = {
-        "cards": shown,
-        "num_others": others,
+        "cards": cards,
+        "num_others": num_others,
         "num_workers": len(schedule.workers),
         "num_slots": schedule.num_slots,
         "notice": schedule.notice,
@@ -109,7 +109,11 @@ def _card(site: Site, record: GridRecord) -> Card:
     status_of = cache(site.runs.status)  # read once for a request
     matrix = build_matrix(record, status_of, site.scheduling.view())
     progress = {name: status_of(name).progress for name in {place.experiment for place in record.places}}
-    events = [Event(name, own.step, own.updated_at) for name, own in progress.items() if own is not None]
+    events = [
+        Event(name, run_progress.step, run_progress.updated_at)
+        for name, run_progress in progress.items()
+        if run_progress is not None
+    ]
     return Card(
         record.name,
         record.title,

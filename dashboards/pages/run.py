@@ -21,8 +21,8 @@ from dashboards.models.runs.curves import (
     StepMetrics,
     accuracy_chart,
     by_area,
-    chosen,
     metric_chart,
+    metrics_to_show,
     pauses,
 )
 from dashboards.models.runs.settings import differences, read_field_values
@@ -66,7 +66,7 @@ def run_routes(site: Site) -> APIRouter:
             experiment=experiment,
             status=fragment("run/status.html", **_status(site, request, experiment)),
             curves=fragment("run/curves.html", **_curves(site, experiment, metrics, shown)),
-            areas=by_area(metrics.names(), chosen(metrics.names(), shown)),
+            areas=by_area(metrics.names(), metrics_to_show(metrics.names(), shown)),
             phases=fragment("run/timeline.html", **phases),
             steps=phases["timeline"],
             log=fragment("run/log.html", **_log(site, experiment)),
@@ -137,10 +137,12 @@ def _has(places: Sequence[GridCell], experiment: str) -> bool:
     return any(place.experiment == experiment for place in places)
 
 
-def _curves(site: Site, experiment: str, metrics: StepMetrics, shown: Sequence[str]) -> dict[str, Any]:
+def _curves(site: Site, experiment: str, metrics: StepMetrics, shown_names: Sequence[str]) -> dict[str, Any]:
     """Template values for the charts of the chosen metrics."""
     is_done = site.runs.status(experiment).state == "done"
-    meanings = {ACCURACY: ABOUT_ACCURACY} | {name: definition(name) for name in chosen(metrics.names(), shown)}
+    meanings = {ACCURACY: ABOUT_ACCURACY} | {
+        name: definition(name) for name in metrics_to_show(metrics.names(), shown_names)
+    }
     return {"experiment": experiment, "every": 0 if is_done else 3, "metrics": meanings.items()}
 
 
@@ -157,9 +159,9 @@ def _phases(site: Site, experiment: str, first: int | None, last: int | None) ->
     newest = StepStore(root).last_step()
     is_live = first is None and last is None and site.runs.status(experiment).state != "done"
     last = newest if last is None else min(max(last, first or 0), newest)
-    shown = timeline(root, last - SHOWN_STEPS + 1 if first is None else first, last)
-    context = {"experiment": experiment, "timeline": shown, "kinds": PHASE_KINDS, "is_live": is_live}
-    return context | {"version": version_of(shown, is_live)}
+    steps = timeline(root, last - SHOWN_STEPS + 1 if first is None else first, last)
+    context = {"experiment": experiment, "timeline": steps, "kinds": PHASE_KINDS, "is_live": is_live}
+    return context | {"version": version_of(steps, is_live)}
 
 
 def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     status = site.runs.status(experiment)
     run = site.scheduling.view(wait_s=0.2).runs.get(experiment)
     state = state_of(status, run, site.runs.unavailable(experiment))
-    links, tracked = site.links(request), _mlflow_run(root)
+    links, mlflow_run = site.links(request), _mlflow_run(root)
     context: dict[str, Any] = {
         "experiment": experiment,
         "cell_state": state,
@@ -178,7 +180,7 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
         "frames": frames(status.failure.traceback) if status.failure is not None else [],
         "has_steps": StepStore(root).last_step() > 0,
         "prefect": links.prefect.to(f"/runs/flow-run/{run.id}") if run is not None else Link(),
-        "mlflow": links.mlflow.to(f"/#/runs/{tracked}") if tracked else Link(),
+        "mlflow": links.mlflow.to(f"/#/runs/{mlflow_run}") if mlflow_run else Link(),
     }
     return context | {"version": version_of(*context.values())}
 

@@ -37,8 +37,8 @@ _NOTES = {"archive": "archived", "unarchive": "no longer archived", "tag": "tagg
 def _query(
     q: _TEXT = "", columns: _TEXT = "", add: _TEXT = "", order: _TEXT = "", group: _TEXT = "", archived: bool = False
 ) -> Query:
-    chosen = [*_names(columns), *_names(add)] or list(DEFAULT_COLUMNS)
-    return Query(q, tuple(dict.fromkeys(chosen)), order, _names(group), archived)
+    chosen_columns = [*_names(columns), *_names(add)] or list(DEFAULT_COLUMNS)
+    return Query(q, tuple(dict.fromkeys(chosen_columns)), order, _names(group), archived)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -64,11 +64,11 @@ def address(query: Query, **changes: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """Outcome of an action on a run; `refusal` is "" if it succeeded."""
+class NoteOutcome:
+    """Outcome of an action on a run; `problem` is "" if it succeeded."""
 
     experiment: str
-    refusal: str = ""
+    problem: str = ""
 
 
 def runs_routes(site: Site) -> APIRouter:
@@ -82,7 +82,7 @@ def runs_routes(site: Site) -> APIRouter:
             "runs/runs.html",
             table=fragment("runs/runs_table.html", **_context(site, query, most)),
             query=query,
-            known=site.tables.known_columns(),
+            column_names=site.tables.column_names(),
             meanings=COLUMNS,
             help=HELP,
         )
@@ -96,28 +96,28 @@ def runs_routes(site: Site) -> APIRouter:
 
     @router.get("/runs.csv")
     def table_csv(query: _Query) -> Response:
-        found = site.tables.table(query, site.scheduling.view())
+        table = site.tables.table(query, site.scheduling.view())
         headers = {"content-disposition": 'attachment; filename="hacpo_runs.csv"'}
-        return Response(as_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
+        return Response(as_csv(table), media_type="text/csv; charset=utf-8", headers=headers)
 
     @router.post("/runs/notes")
     async def note(request: Request) -> Response:
         form = await read_form(request)
-        action, chosen = form.get("action", [""])[0], chosen_experiments(form)
+        action, experiments = form.get("action", [""])[0], chosen_experiments(form)
         text = form.get("text", [""])[0]
-        if action not in (*_NOTES, "note", "losses", "delete"):
+        if action not in (*_NOTES, "note", "preview", "delete"):
             raise HTTPException(422, "no such action")
-        known = set(site.runs.names())
-        if not known.issuperset(chosen):
+        names = set(site.runs.names())
+        if not names.issuperset(experiments):
             raise UnknownError("there is no such experiment")
-        context = await run_in_threadpool(_act, site, action, chosen, text)
-        headers = {} if action == "losses" else {"hx-trigger": "runs-changed"}
+        context = await run_in_threadpool(_act, site, action, experiments, text)
+        headers = {} if action == "preview" else {"hx-trigger": "runs-changed"}
         return HTMLResponse(fragment("runs/runs_outcome.html", **context), headers=headers)
 
     return router
 
 
-def _context(site: Site, query: Query, most: int) -> dict[str, Any]:
+def _context(site: Site, query: Query, max_rows: int) -> dict[str, Any]:
     """Template values for the table."""
     table = site.tables.table(query, site.scheduling.view(wait_s=0.2))
     heads = [
@@ -131,12 +131,12 @@ def _context(site: Site, query: Query, most: int) -> dict[str, Any]:
         for column in table.columns
     ]
     context: dict[str, Any] = {
-        "table": replace(table, rows=table.rows[:most]),
+        "table": replace(table, rows=table.rows[:max_rows]),
         "num_found": len(table.rows),
         "heads": heads,
         "query": query,
         "address": address(query),
-        "more": f"{address(query)}&most={10 * most}" if most < len(table.rows) else "",
+        "more": f"{address(query)}&most={10 * max_rows}" if max_rows < len(table.rows) else "",
         "members": {row.key: address(replace(query, group=()), conditions=_of_group(query, row)) for row in table.rows}
         if query.group
         else {},
@@ -147,41 +147,41 @@ def _context(site: Site, query: Query, most: int) -> dict[str, Any]:
 def _of_group(query: Query, row: Row) -> str:
     """Conditions that choose the runs of a group."""
     values = zip(query.group, json.loads(row.key), strict=True)
-    own = [shlex.quote(f"{column}=={value}") for column, value in values]
-    return " ".join([query.conditions, *own]).strip()
+    group_conditions = [shlex.quote(f"{column}=={value}") for column, value in values]
+    return " ".join([query.conditions, *group_conditions]).strip()
 
 
-def _act(site: Site, action: str, chosen: Sequence[str], text: str) -> Mapping[str, Any]:
+def _act(site: Site, action: str, experiments: Sequence[str], text: str) -> Mapping[str, Any]:
     """Template values for the outcome of an action."""
-    if action == "losses":
+    if action == "preview":
         grids = site.runs.grids()
         return {
-            "losses": [deletion_preview(site.runs.root(name), grids) for name in chosen],
+            "previews": [deletion_preview(site.runs.root(name), grids) for name in experiments],
             "outcomes": [],
             "done": "",
         }
-    outcomes = [_one(site, action, name, text) for name in chosen]
-    done = {"note": "note kept", "delete": "deleted"} | _NOTES
-    return {"losses": [], "outcomes": outcomes, "done": done[action]}
+    outcomes = [_one(site, action, name, text) for name in experiments]
+    summaries = {"note": "note kept", "delete": "deleted"} | _NOTES
+    return {"previews": [], "outcomes": outcomes, "done": summaries[action]}
 
 
-def _one(site: Site, action: str, name: str, text: str) -> Noted:
+def _one(site: Site, action: str, name: str, text: str) -> NoteOutcome:
     root = site.runs.root(name)
     try:
         if action == "delete":
             run = site.scheduling.view().runs.get(name)
             state = state_of(site.runs.status(name), run, site.runs.unavailable(name)).state
             if state in ("running", "queued"):
-                return Noted(name, f"it is {state}; cancel it first")
+                return NoteOutcome(name, f"it is {state}; cancel it first")
             delete_experiment(root)
         else:
-            write_notes(root, _changed(read_notes(root), action, text))
+            write_notes(root, _with_change(read_notes(root), action, text))
     except HacpoError as error:
-        return Noted(name, site.message(error))
-    return Noted(name)
+        return NoteOutcome(name, site.message(error))
+    return NoteOutcome(name)
 
 
-def _changed(notes: Notes, action: str, text: str) -> Notes:
+def _with_change(notes: Notes, action: str, text: str) -> Notes:
     if action == "note":
         return notes.with_note(text)
     if action in ("archive", "unarchive"):

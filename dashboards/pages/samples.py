@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from dashboards.models.changes import version_of
-from dashboards.models.runs.answers import ANY, Filter, StepAnswers
+from dashboards.models.runs.responses import ANY, Filter, StepResponses
 from dashboards.models.runs.tokens import BOUNDS, read_tokens
 from dashboards.site import Site, fragment, part
 from flows.planning.plans import find_plan
@@ -27,25 +27,27 @@ _Name = Annotated[str, Query(max_length=300)]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SampleView:
     """What the page shows: a training step, or a benchmark after a step; the filter; the number of the problem."""
 
     step: int | None = None
     benchmark: str = ""
-    wanted: Filter = field(default_factory=Filter)
+    criteria: Filter = field(default_factory=Filter)
     problem: int = 1
 
     def address(self, **changes: Any) -> str:
         """Parameters of the page's address; defaults are left out."""
-        asked = replace(self, **changes)
-        own = {"step": "" if asked.step is None else asked.step, "benchmark": asked.benchmark}
-        own |= {"problem": asked.problem} if asked.problem > 1 else {}
-        parts = {name: value for name, value in asdict(asked.wanted).items() if name != "is_longest_first"}
-        order = {"order": "longest"} if asked.wanted.is_longest_first else {}
-        return urlencode({name: value for name, value in (own | parts | order).items() if value not in ("", None)})
+        view = replace(self, **changes)
+        parameters = {"step": "" if view.step is None else view.step, "benchmark": view.benchmark}
+        parameters |= {"problem": view.problem} if view.problem > 1 else {}
+        parts = {name: value for name, value in asdict(view.criteria).items() if name != "is_longest_first"}
+        order = {"order": "longest"} if view.criteria.is_longest_first else {}
+        return urlencode(
+            {name: value for name, value in (parameters | parts | order).items() if value not in ("", None)}
+        )
 
 
-def _asked(
+def _sample_view(
     step: _Number = "",
     benchmark: _Name = "",
     problem: _ProblemNumber = 1,
@@ -58,13 +60,13 @@ def _asked(
     order: Literal["", "longest"] = "",
     min_tokens: _Number = "",
     max_tokens: _Number = "",
-) -> Asked:
+) -> SampleView:
     lengths = (int(bound) if bound else None for bound in (min_tokens, max_tokens))
-    wanted = Filter(right, wrong, verdict, agent, tag, text, order == "longest", *lengths)
-    return Asked(int(step) if step else None, benchmark, wanted, problem)
+    criteria = Filter(right, wrong, verdict, agent, tag, text, order == "longest", *lengths)
+    return SampleView(int(step) if step else None, benchmark, criteria, problem)
 
 
-_Asked = Annotated[Asked, Depends(_asked)]
+_View = Annotated[SampleView, Depends(_sample_view)]
 
 
 def samples_routes(site: Site) -> APIRouter:
@@ -72,35 +74,35 @@ def samples_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/samples/{experiment}")
-    def show(request: Request, experiment: str, asked: _Asked) -> Response:
-        context = find_answers(site, experiment, asked)
-        page = {name: context[name] for name in ("experiment", "asked", "agents", "tags", "benchmarks")}
+    def show(request: Request, experiment: str, view: _View) -> Response:
+        context = problem_context(site, experiment, view)
+        page = {name: context[name] for name in ("experiment", "view", "agents", "tags", "benchmarks")}
         return site.page(
-            request, "samples/samples.html", **page, any=ANY, answers=fragment("samples/answers.html", **context)
+            request, "samples/samples.html", **page, any=ANY, responses=fragment("samples/responses.html", **context)
         )
 
     @router.get("/samples/{experiment}/changes")
-    def changes(experiment: str, asked: _Asked, seen: str = "") -> Response:
-        return part("samples/answers.html", find_answers(site, experiment, asked), seen)
+    def changes(experiment: str, view: _View, seen: str = "") -> Response:
+        return part("samples/responses.html", problem_context(site, experiment, view), seen)
 
     @router.get("/samples/{experiment}/tokens")
     def tokens(
         experiment: str, step: Annotated[int, Query(ge=1)], agent: _Name, problem_id: str, sample: int
     ) -> Response:
         plan = find_plan(site.runs.runs_dir, site.runs.root(experiment).name)
-        found = read_tokens(plan, step, agent=agent, problem_id=problem_id, sample=sample)
-        return HTMLResponse(fragment("samples/tokens.html", pieces=found, bounds=BOUNDS))
+        pieces = read_tokens(plan, step, agent=agent, problem_id=problem_id, sample=sample)
+        return HTMLResponse(fragment("samples/tokens.html", pieces=pieces, bounds=BOUNDS))
 
     return router
 
 
-def find_answers(site: Site, experiment: str, asked: Asked = Asked()) -> dict[str, Any]:
+def problem_context(site: Site, experiment: str, view: SampleView = SampleView()) -> dict[str, Any]:
     """Template values for one problem.
 
     Args:
         site: readers.
         experiment: id.
-        asked: without a step, or with a step in which the benchmark was not evaluated, the last one is shown; a number
+        view: without a step, or with a step in which the benchmark was not evaluated, the last one is shown; a number
             beyond the end is the last problem.
 
     Raises:
@@ -109,43 +111,47 @@ def find_answers(site: Site, experiment: str, asked: Asked = Asked()) -> dict[st
     root, runs_dir = site.runs.root(experiment), site.runs.runs_dir
     progress = site.runs.status(experiment).progress
     evaluations = progress.evaluations if progress is not None else []
-    if asked.benchmark:
-        steps = sorted({each.step for each in evaluations if each.benchmark == asked.benchmark})
-        shown = asked.step if asked.step in steps else steps[-1] if steps else None
+    if view.benchmark:
+        steps = sorted({evaluation.step for evaluation in evaluations if evaluation.benchmark == view.benchmark})
+        shown_step = view.step if view.step in steps else steps[-1] if steps else None
     else:
-        steps = list(range(1, _last_answered(root) + 1))
-        shown = asked.step if asked.step is not None else steps[-1] if steps else None
-    answers = StepAnswers((), ())
-    if shown is not None and (shown > 0 or asked.benchmark):
-        answers = site.answers.read(runs_dir, experiment, shown, asked.benchmark)
-    texts = {} if asked.benchmark or not answers.problems else site.answers.problem_texts(runs_dir, experiment)
-    selected = answers.select(asked.wanted, texts)
-    place = min(asked.problem, len(selected))
-    answered = selected[place - 1] if selected else None
-    here = replace(asked, step=shown, problem=max(place, 1))
-    before, after = (bisect_left(steps, shown), bisect_right(steps, shown)) if shown is not None else (0, 0)
+        steps = list(range(1, _last_complete(root) + 1))
+        shown_step = view.step if view.step is not None else steps[-1] if steps else None
+    responses = StepResponses((), ())
+    if shown_step is not None and (shown_step > 0 or view.benchmark):
+        responses = site.responses.read(runs_dir, experiment, shown_step, view.benchmark)
+    texts = {} if view.benchmark or not responses.problems else site.responses.problem_texts(runs_dir, experiment)
+    problems = responses.select(view.criteria, texts)
+    place = min(view.problem, len(problems))
+    problem = problems[place - 1] if problems else None
+    current = replace(view, step=shown_step, problem=max(place, 1))
+    num_before, num_until = (
+        (bisect_left(steps, shown_step), bisect_right(steps, shown_step)) if shown_step is not None else (0, 0)
+    )
     context: dict[str, Any] = {
         "experiment": experiment,
-        "asked": here,
-        "polled": replace(here, step=asked.step).address() if asked.step is None and not steps else here.address(),
-        "previous": here.address(problem=place - 1) if place > 1 else "",
-        "next": here.address(problem=place + 1) if place < len(selected) else "",
-        "step_before": here.address(step=steps[before - 1], problem=1) if before > 0 else "",
-        "step_after": here.address(step=steps[after], problem=1) if after < len(steps) else "",
+        "view": current,
+        "poll_address": replace(current, step=view.step).address()
+        if view.step is None and not steps
+        else current.address(),
+        "previous": current.address(problem=place - 1) if place > 1 else "",
+        "next": current.address(problem=place + 1) if place < len(problems) else "",
+        "step_before": current.address(step=steps[num_before - 1], problem=1) if num_before > 0 else "",
+        "step_after": current.address(step=steps[num_until], problem=1) if num_until < len(steps) else "",
         "place": place,
-        "num": len(selected),
-        "num_all": len(answers.problems),
-        "answered": answered,
-        "text": (answered.question or texts.get(answered.problem_id, "")) if answered is not None else "",
-        "agents": answers.by_strength,
-        "tags": answers.tags,
-        "benchmarks": tuple(dict.fromkeys(each.benchmark for each in evaluations)),
+        "num": len(problems),
+        "num_all": len(responses.problems),
+        "problem": problem,
+        "text": (problem.question or texts.get(problem.problem_id, "")) if problem is not None else "",
+        "agents": responses.by_strength,
+        "tags": responses.tags,
+        "benchmarks": tuple(dict.fromkeys(evaluation.benchmark for evaluation in evaluations)),
         "is_live": site.runs.status(experiment).state != "done",
     }
     return context | {"version": version_of(*context.values())}
 
 
-def _last_answered(root: Path) -> int:
+def _last_complete(root: Path) -> int:
     """Newest step with committed advantages; 0 if there is none."""
     store = StepStore(root)
     last = store.last_step()

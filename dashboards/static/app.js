@@ -22,33 +22,33 @@ document.body.addEventListener("htmx:beforeSwap", (event) => {
 const notify = document.getElementById("notify");
 if (notify && "Notification" in window && isSecureContext) {
   const EVERY_MS = 10000;
-  let known = null;
+  let earlierGrids = null;
   const isOn = () => localStorage.getItem("notify") === "on" && Notification.permission === "granted";
   const show = () => { notify.hidden = false; notify.setAttribute("aria-pressed", isOn()); };
-  async function look() {
-    if (!isOn()) { known = null; return; }
+  async function checkOnce() {
+    if (!isOn()) { earlierGrids = null; return; }
     let grids;
     try {
-      const answer = await fetch("/counts");
-      if (!answer.ok) return;
-      grids = await answer.json();
+      const response = await fetch("/counts");
+      if (!response.ok) return;
+      grids = await response.json();
     } catch (error) { if (error instanceof TypeError) return; throw error; /* the server is away */ }
     for (const [name, now] of Object.entries(grids)) {
-      const before = known?.[name];
+      const before = earlierGrids?.[name];
       if (!before) continue;
       const failed = now.failed - before.failed;
       if (failed > 0) new Notification(`${now.title}: ${failed} failed`, { tag: `${name} failed` });
       if (now.is_ended && !before.is_ended) new Notification(`${now.title} has ended`, { body: `${now.done} done, ${now.failed} failed`, tag: `${name} ended` });
     }
-    known = grids;
+    earlierGrids = grids;
   }
   notify.addEventListener("click", async () => {
     const turnsOn = !isOn() && (await Notification.requestPermission()) === "granted";
     localStorage.setItem("notify", turnsOn ? "on" : "off");
     show();
-    look();
+    checkOnce();
   });
   show();
-  look();
-  setInterval(look, EVERY_MS);
+  checkOnce();
+  setInterval(checkOnce, EVERY_MS);
 }

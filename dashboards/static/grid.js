@@ -60,7 +60,7 @@
     const rows = [...table.querySelectorAll("tr")].filter((row) => !row.hidden && row.querySelector("button.cell"));
     const row = cell.closest("tr"), column = cell.closest("td").cellIndex;
     if (key === "ArrowLeft" || key === "ArrowRight") {
-      const own = [...row.querySelectorAll("button.cell")], next = own[own.indexOf(cell) + (key === "ArrowRight" ? 1 : -1)];
+      const rowCells = [...row.querySelectorAll("button.cell")], next = rowCells[rowCells.indexOf(cell) + (key === "ArrowRight" ? 1 : -1)];
       next?.focus();
       return;
     }

@@ -2,18 +2,18 @@
 "use strict";
 const boxes = () => [...document.querySelectorAll('#table input[name="experiment"]')];
 const count = () => { document.getElementById("num-selected").textContent = boxes().filter((box) => box.checked).length; };
-let kept = new Set();
+let selectedIds = new Set();
 let texts = new Map();
 const rows = () => [...document.querySelectorAll("#table tbody tr")];
 
 document.body.addEventListener("htmx:beforeSwap", (event) => {
   if (event.detail.target.id !== "table") return;
-  kept = new Set(boxes().filter((box) => box.checked).map((box) => box.value));
+  selectedIds = new Set(boxes().filter((box) => box.checked).map((box) => box.value));
   texts = new Map(rows().map((row) => [row.id, row.textContent]));
 });
 document.body.addEventListener("htmx:afterSettle", (event) => {
   if (event.target.id !== "table" && event.detail.target?.id !== "table") return;
-  for (const box of boxes()) box.checked = kept.has(box.value);
+  for (const box of boxes()) box.checked = selectedIds.has(box.value);
   for (const row of rows()) row.classList.toggle("changed", texts.has(row.id) && texts.get(row.id) !== row.textContent);
   count();
 });

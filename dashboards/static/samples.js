@@ -10,7 +10,7 @@ document.addEventListener("keydown", (event) => {
 const FORMULA = /\$\$[^$]+\$\$|\\\[[^]*?\\\]|\\\([^]*?\\\)|\$[^$\n]+\$|\\boxed\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}/g;
 const inner = (text) => text.replace(/^(\$\$?|\\\(|\\\[)/, "").replace(/(\$\$?|\\\)|\\\])$/, "");
 
-function drawn(text) {
+function formulaElement(text) {
   const span = document.createElement("span");
   try {
     katex.render(inner(text), span, { output: "mathml", throwOnError: true, strict: "ignore", maxExpand: 200, displayMode: /^(\$\$|\\\[)/.test(text) });
@@ -33,7 +33,7 @@ function formulas(root) {
     const parts = [];
     let last = 0;
     for (const match of text.matchAll(FORMULA)) {
-      parts.push(text.slice(last, match.index), drawn(match[0]));
+      parts.push(text.slice(last, match.index), formulaElement(match[0]));
       last = match.index + match[0].length;
     }
     element.replaceChildren(...parts, text.slice(last));

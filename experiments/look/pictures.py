@@ -34,10 +34,10 @@ _CONFIG: dict[str, Any] = {
 
 def svg(chart: Chart) -> str:
     """The chart as an SVG element, the same at every call."""
-    drawn = str(vl_convert.vegalite_to_svg(_still(chart), vl_version=_VEGA_LITE, config=_CONFIG))
+    text = str(vl_convert.vegalite_to_svg(_still(chart), vl_version=_VEGA_LITE, config=_CONFIG))
     numbers: dict[str, int] = {}  # Vega counts its clip paths over all drawings of a process
     return re.sub(
-        r'(id="|url\(#)clip(\d+)', lambda found: f"{found[1]}clip{numbers.setdefault(found[2], len(numbers))}", drawn
+        r'(id="|url\(#)clip(\d+)', lambda match: f"{match[1]}clip{numbers.setdefault(match[2], len(numbers))}", text
     )
 
 

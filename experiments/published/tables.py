@@ -47,8 +47,8 @@ class PrintedRatios:
 
     source: str
     mean: float
-    largest: float
-    least: float
+    maximum: float
+    minimum: float
     range: float
 
 

@@ -62,8 +62,8 @@ def method_of_interest(variants: Sequence[Variant]) -> Variant | None:
     """HACPO if a grid has it, else its first method that is not a baseline, else its first one; None for one method."""
     if len(variants) < 2:
         return None
-    own = [variant for variant in variants if variant.method not in _BASELINES]
-    return REFERENCE if REFERENCE in own else (own or list(variants))[0]
+    own_methods = [variant for variant in variants if variant.method not in _BASELINES]
+    return REFERENCE if REFERENCE in own_methods else (own_methods or list(variants))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +168,19 @@ class Results:
 
 def read_results(grid: GridPlan) -> Results:
     """Read every complete experiment of a grid once; an unreadable one counts as missing, with the reason."""
-    loaded: dict[str, _Loaded | str] = {}
+    contents: dict[str, _RunData | str] = {}
     runs, missing = [], []
     for cell in grid.cells:
         if cell.status != "done":
             missing.append(cell)
             continue
         plan = grid.plans[cell.experiment]
-        if cell.experiment not in loaded:
+        if cell.experiment not in contents:
             try:
-                loaded[cell.experiment] = _load(plan)
+                contents[cell.experiment] = _load(plan)
             except StoreError as error:
-                loaded[cell.experiment] = str(error)
-        content = loaded[cell.experiment]
+                contents[cell.experiment] = str(error)
+        content = contents[cell.experiment]
         if isinstance(content, str):
             missing.append(replace(cell, status="unreadable", reason=content))
             continue
@@ -200,7 +200,7 @@ def read_results(grid: GridPlan) -> Results:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class _RunData:
     evaluations: list[EvaluationResult]
     curves: pd.DataFrame
     table: list[dict[str, Any]]
@@ -208,13 +208,13 @@ class _Loaded:
     version: str
 
 
-def _load(plan: Plan) -> _Loaded:
+def _load(plan: Plan) -> _RunData:
     final = read_final(plan)
     if final is None:
         raise StoreError(f"{plan.root}: the result was removed after the grid was planned; run the report again")
     curves = read_curves(plan.root, plan.config)
     last = last_step(plan.root, plan.config)
-    return _Loaded(list(results(plan.root)), curves, final.table, last, _version(final.versions))
+    return _RunData(list(results(plan.root)), curves, final.table, last, _version(final.versions))
 
 
 def _version(versions: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 from experiments.report.cells import REFERENCE, Results, Run, Variant, average
 from experiments.report.differences import paired_difference
 from experiments.report.statistics import p_text
-from experiments.report.tables import known
+from experiments.report.tables import number_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequenc
     agents = results.agents(pair)
     runs = [results.of(pair, agent, variant) for agent in agents]
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in runs)))
-    chosen = [[by_seed[seed] for by_seed in runs] for seed in seeds]
-    if not chosen:
+    teams = [[by_seed[seed] for by_seed in runs] for seed in seeds]
+    if not teams:
         return None
 
     def mean(totals: Sequence[float]) -> float:
         return float(np.mean(totals))
 
     return Cost(
-        sampled_tokens=mean([sum(run.total("tokens/sampled") for run in team) for team in chosen]),
-        trained_tokens=mean([sum(run.total("tokens/trained") for run in team) for team in chosen]),
-        gpu_hours=mean([sum(map(gpu_hours, team)) for team in chosen]),
+        sampled_tokens=mean([sum(run.total("tokens/sampled") for run in team) for team in teams]),
+        trained_tokens=mean([sum(run.total("tokens/trained") for run in team) for team in teams]),
+        gpu_hours=mean([sum(map(gpu_hours, team)) for team in teams]),
         points=mean(
-            [sum(100 * (average(r.after, benchmarks) - average(r.before, benchmarks)) for r in team) for team in chosen]
+            [sum(100 * (average(r.after, benchmarks) - average(r.before, benchmarks)) for r in team) for team in teams]
         ),
         num_agents=len(agents),
         num_seeds=len(seeds),
@@ -93,13 +93,13 @@ def is_on_cpu(run: Run) -> bool:
 def _figures(cost: Cost, reference: Cost | None) -> list[str]:
     return [
         _tokens_text(cost.sampled_tokens),
-        known(tokens_share(cost, reference), ".2f", " x"),
+        number_text(tokens_share(cost, reference), ".2f", " x"),
         _tokens_text(cost.trained_tokens),
-        known(cost.points / cost.num_agents, "+.1f"),
+        number_text(cost.points / cost.num_agents, "+.1f"),
         "no gain" if cost.points <= 0 else _tokens_text(cost.sampled_tokens / cost.points),
         str(cost.num_seeds),
-        known(cost.gpu_hours, ".3g"),
-        "no gain" if cost.points <= 0 else known(cost.gpu_hours / cost.points, ".3g"),
+        number_text(cost.gpu_hours, ".3g"),
+        "no gain" if cost.points <= 0 else number_text(cost.gpu_hours / cost.points, ".3g"),
     ]
 
 
@@ -113,7 +113,7 @@ def _tokens_text(value: float) -> str:
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
-    return known(value, ".0f")
+    return number_text(value, ".0f")
 
 
 def gained_for_half(results: Results, benchmarks: Sequence[str]) -> list[str]:
@@ -125,7 +125,7 @@ def gained_for_half(results: Results, benchmarks: Sequence[str]) -> list[str]:
         if ours is None or theirs is None:
             continue
         lead = paired_difference(results, REFERENCE, twice, [(pair, a) for a in results.agents(pair)], benchmarks)
-        ahead = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p {p_text(lead.p_value)})"
-        share = known(tokens_share(ours, theirs), ".2f")
-        lines.append(f"{pair}: HACPO samples {share} times the tokens of GSPO x 2; HACPO − GSPO x 2: {ahead}.")
+        lead_text = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p {p_text(lead.p_value)})"
+        share = number_text(tokens_share(ours, theirs), ".2f")
+        lines.append(f"{pair}: HACPO samples {share} times the tokens of GSPO x 2; HACPO − GSPO x 2: {lead_text}.")
     return lines

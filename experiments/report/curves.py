@@ -34,14 +34,14 @@ def training_curves(results: Results) -> Iterator[Chart]:
     for metric, label in {**accuracies, **_METRICS}.items():
         table = _table(results, metric)
         if not table.empty:
-            drawn = {title: stroke for title, stroke in strokes.items() if (table["line"] == title).any()}
+            curve_strokes = {title: stroke for title, stroke in strokes.items() if (table["line"] == title).any()}
             yield charts.curves(
                 re.sub(r"[^A-Za-z0-9]+", "_", metric),
                 label[0].upper() + label[1:],
                 table,
                 x="step",
                 y=label,
-                strokes=drawn,
+                strokes=curve_strokes,
                 facet="agent",
                 smooth=_SMOOTHED.get(metric, 1),
             )
@@ -66,9 +66,9 @@ def _table(results: Results, metric: str) -> pd.DataFrame:
             }
             by_step = pd.DataFrame({seed: curve for seed, curve in curves.items() if len(curve)}).dropna()
             for step, values in by_step.iterrows():
-                over_seeds = summarize(list(values))
-                low, high = over_seeds.mean - over_seeds.half_width, over_seeds.mean + over_seeds.half_width
-                mean = {"kind": "mean", "seed": "", "value": over_seeds.mean, "low": low, "high": high}
+                summary = summarize(list(values))
+                low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
+                mean = {"kind": "mean", "seed": "", "value": summary.mean, "low": low, "high": high}
                 rows.append({**label, "x": step, **mean})
                 rows += [
                     {**label, "x": step, "kind": "seed", "seed": seed, "value": value, "low": None, "high": None}

@@ -17,7 +17,7 @@ from experiments.look.charts import Chart
 from experiments.published.tables import AVERAGE
 from experiments.report.cells import Results, Variant, method_of_interest, paired_scores
 from experiments.report.statistics import ONE_SEED, Difference, holm, p_text, paired_bootstrap, verdict_word
-from experiments.report.tables import DASH, Printed, known
+from experiments.report.tables import DASH, PaperValues, number_text
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import Floats
 
@@ -51,10 +51,10 @@ def paired_difference(
             rows = [paired_scores(results, [a[s] for s in seeds], [b[s] for s in seeds], name) for a, b in runs]
         except StoreError as error:
             return f"responses cannot be read: {error}"
-        answered = [row for row in rows if row is not None]
-        if len(answered) < len(rows) or len({row.shape for row in answered}) > 1:
+        scores = [row for row in rows if row is not None]
+        if len(scores) < len(rows) or len({row.shape for row in scores}) > 1:
             return "different problems"
-        difference_ASP[name] = np.stack(answered)
+        difference_ASP[name] = np.stack(scores)
         if np.isnan(difference_ASP[name]).any(axis=(0, 1)).all():
             return "no problem scored in both"
     return paired_bootstrap(difference_ASP)
@@ -123,8 +123,8 @@ class ComparedRow:
             f"{100 * d.low:+.1f} to {100 * d.high:+.1f}",
             p_text(d.p_value).removeprefix("= "),
             p_text(self.corrected_p).removeprefix("= "),
-            known(100 * d.seed_std, ".1f"),
-            known(100 * d.power(0.01), ".0f", " %"),
+            number_text(100 * d.seed_std, ".1f"),
+            number_text(100 * d.power(0.01), ".0f", " %"),
             f"{d.num_seeds}{' (few)' if d.num_seeds < ENOUGH_SEEDS else ''}",
             f"{d.num_problems:,}",
             str(d.num_dropped),
@@ -147,9 +147,9 @@ class Comparison:
     @property
     def headline(self) -> ComparedRow | None:
         """One method against the best of the others; None if several are compared, or nothing yet."""
-        joint = [row for row in self.rows if row.pair == ALL and row.word != "not yet"]
-        one = len({row.ours for row in self.rows}) == 1
-        return min(joint, key=lambda row: row.difference.value) if joint and one else None  # type: ignore[union-attr]
+        joint_rows = [row for row in self.rows if row.pair == ALL and row.word != "not yet"]
+        has_one_method = len({row.ours for row in self.rows}) == 1
+        return min(joint_rows, key=lambda row: row.difference.value) if joint_rows and has_one_method else None  # type: ignore[union-attr]
 
     @property
     def verdicts(self) -> pd.DataFrame:
@@ -168,7 +168,7 @@ class Comparison:
         """A row per comparison and agent, and over all agents."""
         return pd.DataFrame(
             [
-                [row.title, row.pair, row.agent, *row.figures, known(row.paper, "+.1f").replace(DASH, "")]
+                [row.title, row.pair, row.agent, *row.figures, number_text(row.paper, "+.1f").replace(DASH, "")]
                 for row in self.rows
             ],
             columns=["methods", "pair", "agent", *_COLUMNS, "paper, points"],
@@ -203,47 +203,47 @@ class Comparison:
 
 
 def comparisons(
-    results: Results, printed: Printed, benchmarks: Sequence[str], against: Sequence[str]
+    results: Results, paper_values: PaperValues, benchmarks: Sequence[str], against: Sequence[str]
 ) -> list[Comparison]:
     """The method of interest against all others; or, if the grid names baselines, all others against each of them."""
-    chosen: list[tuple[str, list[tuple[Variant, Variant]]]] = []
+    sections: list[tuple[str, list[tuple[Variant, Variant]]]] = []
     ours = method_of_interest(results.variants)
     if against:
         for baseline in map(Variant, against):
-            others = [(variant, baseline) for variant in results.variants if variant != baseline]
-            chosen.append((f"The other methods against {baseline.title}", others))
+            pairs_of_section = [(variant, baseline) for variant in results.variants if variant != baseline]
+            sections.append((f"The other methods against {baseline.title}", pairs_of_section))
     elif ours is not None:
-        others = [(ours, variant) for variant in results.variants if variant != ours]
-        chosen.append((f"{ours.title} against the other methods", others))
+        pairs_of_section = [(ours, variant) for variant in results.variants if variant != ours]
+        sections.append((f"{ours.title} against the other methods", pairs_of_section))
     return [
         Comparison(title, f"verdict_{number}", rows)
-        for number, (title, pairs) in enumerate(chosen, 1)
-        if (rows := _corrected(results, printed, benchmarks, pairs))
+        for number, (title, pairs) in enumerate(sections, 1)
+        if (rows := _corrected(results, paper_values, benchmarks, pairs))
     ]
 
 
 def _corrected(
-    results: Results, printed: Printed, benchmarks: Sequence[str], pairs: Sequence[tuple[Variant, Variant]]
+    results: Results, paper_values: PaperValues, benchmarks: Sequence[str], pairs: Sequence[tuple[Variant, Variant]]
 ) -> tuple[ComparedRow, ...]:
     """All rows; p-values are corrected by Holm's procedure, separately for single agents and over all agents."""
-    compared = [row for ours, theirs in pairs for row in _compared(results, printed, benchmarks, ours, theirs)]
-    rows = [row for row in compared if row.difference != _SAME]
-    corrected: dict[int, float] = {}
+    all_rows = [row for ours, theirs in pairs for row in _compare(results, paper_values, benchmarks, ours, theirs)]
+    rows = [row for row in all_rows if row.difference != _SAME]
+    corrected_p: dict[int, float] = {}
     for is_joint in (False, True):
         p_values = {
             number: row.difference.p_value
             for number, row in enumerate(rows)
             if isinstance(row.difference, Difference) and (row.pair == ALL) == is_joint
         }
-        corrected |= zip(p_values, holm(list(p_values.values())), strict=True)
-    return tuple(replace(row, corrected_p=corrected.get(number, math.nan)) for number, row in enumerate(rows))
+        corrected_p |= zip(p_values, holm(list(p_values.values())), strict=True)
+    return tuple(replace(row, corrected_p=corrected_p.get(number, math.nan)) for number, row in enumerate(rows))
 
 
-def _compared(
-    results: Results, printed: Printed, benchmarks: Sequence[str], ours: Variant, theirs: Variant
+def _compare(
+    results: Results, paper_values: PaperValues, benchmarks: Sequence[str], ours: Variant, theirs: Variant
 ) -> list[ComparedRow]:
     places = [place for place in results.places if all(results.holds(place, variant) for variant in (ours, theirs))]
-    leads = [_printed_lead(printed, place, ours, theirs) for place in places]
+    leads = [_paper_lead(paper_values, place, ours, theirs) for place in places]
     rows = [
         ComparedRow(ours, theirs, *place, paired_difference(results, ours, theirs, [place], benchmarks), lead)
         for place, lead in zip(places, leads, strict=True)
@@ -254,6 +254,10 @@ def _compared(
     return rows
 
 
-def _printed_lead(printed: Printed, place: _PairAgent, ours: Variant, theirs: Variant) -> float:
-    ahead, behind = (printed.get((*place, variant.method, AVERAGE)) for variant in (ours, theirs))
-    return math.nan if ahead is None or behind is None or ours.label or theirs.label else 100 * (ahead - behind)
+def _paper_lead(paper_values: PaperValues, place: _PairAgent, ours: Variant, theirs: Variant) -> float:
+    own_value, other_value = (paper_values.get((*place, variant.method, AVERAGE)) for variant in (ours, theirs))
+    return (
+        math.nan
+        if own_value is None or other_value is None or ours.label or theirs.label
+        else 100 * (own_value - other_value)
+    )

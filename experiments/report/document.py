@@ -85,8 +85,8 @@ def to_html(title: str, markdown: str, charts: Mapping[str, Chart], pictures: Ma
 
     def figure(renderer: RendererHTML, tokens: list[Token], place: int, *_: Any) -> str:
         name = Path(str(tokens[place].attrs["src"])).stem
-        encoded = base64.b64encode(pictures[name].encode()).decode()
-        return environment.get_template("figure.html").render(chart=charts[name], picture=encoded)
+        data = base64.b64encode(pictures[name].encode()).decode()
+        return environment.get_template("figure.html").render(chart=charts[name], picture=data)
 
     parser = MarkdownIt("commonmark").enable("table")
     renderer = RendererHTML(parser)

@@ -62,8 +62,8 @@ class _Row:
     def params(self) -> dict[str, Any]:
         """Parameters on which its experiments agree, and those of single agents; method and models are the grid's."""
         configs = [parameters(run.plan.config) for run in self.runs]
-        merged = {name: value for config in configs for name, value in config.items()}
-        common = {name: value for name, value in merged.items() if all(c.get(name, value) == value for c in configs)}
+        values = {name: value for config in configs for name, value in config.items()}
+        common = {name: value for name, value in values.items() if all(c.get(name, value) == value for c in configs)}
         cell = self.runs[0].cell
         names = {"pair": cell.pair, "method": cell.method, "label": cell.label, "seed": cell.seed}
         models = {"model_pair": " + ".join(run.cell.agent for run in self.runs)}
@@ -115,9 +115,9 @@ def _rows(results: Results) -> Iterator[_Row]:
         (run.cell.pair, run.cell.method, run.cell.label, run.cell.seed, run.cell.agent): run for run in results.runs
     }
     for place, agents in cells.items():
-        found = [runs[(*place, agent)] for agent in agents if (*place, agent) in runs]
-        if len(found) == len(agents):
-            yield _Row(found)
+        complete_runs = [runs[(*place, agent)] for agent in agents if (*place, agent) in runs]
+        if len(complete_runs) == len(agents):
+            yield _Row(complete_runs)
 
 
 def _send_row(store: MlflowStore, row: _Row, grid: str) -> None:
@@ -148,15 +148,17 @@ def _points(row: _Row) -> Iterator[Point]:
     final: dict[str, list[tuple[int, float]]] = {}
     for run in row.runs:
         rewards = run.curves[run.curves.metric == "reward/mean"]
-        own = {("reward", int(step)): float(value) for step, value in zip(rewards.step, rewards.value, strict=True)}
-        own |= {(result.benchmark, result.step): result.value for result in run.evaluations}
-        own |= {
+        values_by_step = {
+            ("reward", int(step)): float(value) for step, value in zip(rewards.step, rewards.value, strict=True)
+        }
+        values_by_step |= {(result.benchmark, result.step): result.value for result in run.evaluations}
+        values_by_step |= {
             (f"{result.benchmark}_{BITS_PER_BYTE}", result.step): bits.value
             for result in run.evaluations
             if (bits := result.bits_per_byte) is not None
         }
         last_of: dict[str, tuple[int, float]] = {}
-        for (name, step), value in sorted(own.items()):
+        for (name, step), value in sorted(values_by_step.items()):
             yield Point(f"{run.cell.agent}/{name}", value, step, ended_ms)
             by_agent.setdefault((name, step), []).append(value)
             last_of[name] = step, value

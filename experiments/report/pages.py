@@ -22,7 +22,7 @@ from experiments.report.differences import ALL, ENOUGH_SEEDS, comparisons
 from experiments.report.document import to_html, to_markdown
 from experiments.report.mlflow_table import send_grid
 from experiments.report.statistics import NUM_PAIRED_RESAMPLES
-from experiments.report.tables import accuracy_table, bits_table, exponent_table, printed_in, ratio_table
+from experiments.report.tables import accuracy_table, bits_table, exponent_table, paper_values_in, ratio_table
 from flows.planning.compose import to_yaml
 from flows.runs.verifier import gold_lines, known_unreadable_golds
 from hacpo_core.config import as_dict, flatten
@@ -65,10 +65,14 @@ def write_report(grid: GridPlan, folder: Path) -> Report:
 def report_content(results: Results) -> Mapping[str, Any]:
     """What the template shows; empty parts are left out there."""
     grid = results.grid
-    layout, chosen = grid.config.report.table, grid.config.report.benchmarks
-    printed = printed_in(layout)
+    layout, configured_benchmarks = grid.config.report.table, grid.config.report.benchmarks
+    paper_values = paper_values_in(layout)
     is_of_paper = layout != "plain"
-    benchmarks = list(chosen) if chosen else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
+    benchmarks = (
+        list(configured_benchmarks)
+        if configured_benchmarks
+        else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
+    )
     versions = _versions(results.runs)
     return {
         "title": grid.config.title,
@@ -80,17 +84,17 @@ def report_content(results: Results) -> Mapping[str, Any]:
         "is_dirty": any(version.endswith("-dirty") for version in versions),
         "questions": _questions(results),
         "golds": _golds(results.runs),
-        "comparisons": comparisons(results, printed, benchmarks, grid.config.report.against or [])
+        "comparisons": comparisons(results, paper_values, benchmarks, grid.config.report.against or [])
         if results.runs
         else [],
         "enough_seeds": ENOUGH_SEEDS,
         "resamples": NUM_PAIRED_RESAMPLES,
         "exponents": exponent_table(results) if layout == "table4" else None,
-        "accuracies": accuracy_table(results, printed, benchmarks),
+        "accuracies": accuracy_table(results, paper_values, benchmarks),
         "bits": bits_table(results, benchmarks),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
-        "missing": _missing(results.missing),
-        "kept": _kept(results.runs),
+        "missing": _missing_lines(results.missing),
+        "kept": _best_lines(results.runs),
         "health": _health(results.runs) if results.runs else None,
         "costs": cost_table(results, benchmarks) if results.runs else None,
         "uses_gpu": not all(map(is_on_cpu, results.runs)),
@@ -123,8 +127,8 @@ def _summary(results: Results) -> str:
 def _devices(runs: Sequence[Run]) -> str:
     """Devices and dtypes that the runs used, to follow the name of the hardware file."""
     engines = [run.plan.config.engine for run in runs]
-    used = dict.fromkeys(f"{engine.device} in {engine.dtype}" for engine in engines)
-    return f" (run on {', '.join(used)})" if used else ""
+    devices = dict.fromkeys(f"{engine.device} in {engine.dtype}" for engine in engines)
+    return f" (run on {', '.join(devices)})" if devices else ""
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -137,10 +141,10 @@ def _versions(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 def _golds(runs: Sequence[Run]) -> list[str]:
     """A sentence for each data set with gold answers that the verifier cannot read."""
-    found: dict[str, list[str]] = {}
+    golds_by_set: dict[str, list[str]] = {}
     for root in dict.fromkeys(run.plan.root for run in runs):
-        found |= known_unreadable_golds(root)
-    return gold_lines(found)
+        golds_by_set |= known_unreadable_golds(root)
+    return gold_lines(golds_by_set)
 
 
 def _questions(results: Results) -> list[str]:
@@ -151,8 +155,8 @@ def _questions(results: Results) -> list[str]:
         for run in results.runs:
             for result in (run.before.get(name), run.after.get(name)):
                 if result is not None:
-                    declared = json.dumps(result.declaration, sort_keys=True)
-                    ids_by_version.setdefault((result.digest, declared), []).append(run.plan.id)
+                    declaration = json.dumps(result.declaration, sort_keys=True)
+                    ids_by_version.setdefault((result.digest, declaration), []).append(run.plan.id)
         if len(ids_by_version) > 1:
             lines += [
                 f"{name}, version {digest[:12]}: {', '.join(dict.fromkeys(ids))}"
@@ -161,7 +165,7 @@ def _questions(results: Results) -> list[str]:
     return lines
 
 
-def _missing(cells: Sequence[Cell]) -> list[str]:
+def _missing_lines(cells: Sequence[Cell]) -> list[str]:
     """A line per state and reason."""
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
     for cell in cells:
@@ -177,9 +181,11 @@ def _missing(cells: Sequence[Cell]) -> list[str]:
 
 def _health(runs: Sequence[Run]) -> pd.DataFrame:
     """A line per finding about the health of a run, judged from its committed metrics."""
-    own = {run.plan.id: run for run in runs}
-    found = [
-        (run, finding) for run in own.values() for finding in findings_of(StepStore(run.plan.root), run.plan.config)
+    runs_by_id = {run.plan.id: run for run in runs}
+    findings = [
+        (run, finding)
+        for run in runs_by_id.values()
+        for finding in findings_of(StepStore(run.plan.root), run.plan.config)
     ]
     rows = [
         {
@@ -190,12 +196,12 @@ def _health(runs: Sequence[Run]) -> pd.DataFrame:
             "steps": f"{finding.begun_at} to {finding.ended_at or 'the end'}",
             "at its beginning": finding.text,
         }
-        for run, finding in found
+        for run, finding in findings
     ]
     return pd.DataFrame(rows)
 
 
-def _kept(runs: Sequence[Run]) -> list[str]:
+def _best_lines(runs: Sequence[Run]) -> list[str]:
     """A line per checkpoint that stays because the accuracy after its step is among the best."""
     plans = {run.plan.id: run.plan for run in runs}
     return [
@@ -214,11 +220,11 @@ def _settings(results: Results) -> Mapping[str, str] | None:
     base = flatten(as_dict(first.config))
     lines = []
     for plan in plans:
-        changed = [
+        differences = [
             f"{name}={value}"
             for name, value in flatten(as_dict(plan.config)).items()
             if not name.startswith("pair.") and (name not in base or base[name] != value)
         ]
         if plan is not first:
-            lines.append(f"{plan.id}: {', '.join(changed) or 'no difference'}")
+            lines.append(f"{plan.id}: {', '.join(differences) or 'no difference'}")
     return {"first": first.id, "fields": to_yaml(first.config), "differences": "\n".join(lines)}

@@ -52,7 +52,9 @@ class ProbeReport:
         limit = sampler_limit(self.plan.config.engine.dtype)
         columns = {name: _agent_lines(agent, limit) for name, agent in self.probe.agents.items()}
         lines = list(next(iter(columns.values())))
-        return pd.DataFrame({"": lines, **{name: [own[line] for line in lines] for name, own in columns.items()}})
+        return pd.DataFrame(
+            {"": lines, **{name: [figures[line] for line in lines] for name, figures in columns.items()}}
+        )
 
     @property
     def pairs(self) -> pd.DataFrame | None:
@@ -98,8 +100,8 @@ class ProbeReport:
             "cost": asdict(self.cost),
             "findings": [asdict(finding) for finding in self.findings],
         }
-        cleaned: dict[str, Any] = _without_nan(value)
-        return cleaned
+        json_value: dict[str, Any] = _without_nan(value)
+        return json_value
 
     def as_text(self) -> str:
         """For a terminal."""
@@ -194,7 +196,7 @@ def _indented(text: str) -> str:
 
 def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
+        return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -85,11 +85,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
-    corrected, largest = [0.0] * len(p_values), 0.0
+    corrected_p, max_p = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
-    return corrected
+        max_p = max(max_p, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected_p[place] = max_p
+    return corrected_p
 
 
 @cache
@@ -187,9 +187,9 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
         share_RS = _shares(rng, num, num_seeds)
         means = [((share_RS @ array) * _shares(rng, num, array.shape[1])).sum(axis=1) for array in mean_SP.values()]
         chunks.append(np.mean(means, axis=0))
-    drawn_R = np.concatenate(chunks)
-    low, high = np.quantile(drawn_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    num_beyond = min(int((drawn_R <= _NOISE).sum()), int((drawn_R >= -_NOISE).sum()))
+    resample_R = np.concatenate(chunks)
+    low, high = np.quantile(resample_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    num_beyond = min(int((resample_R <= _NOISE).sum()), int((resample_R >= -_NOISE).sum()))
     return Difference(
         value=value,
         low=float(low),
@@ -198,12 +198,12 @@ def paired_bootstrap(difference_ASP: Mapping[str, Floats], *, seed: int = 0) -> 
         num_seeds=num_seeds,
         num_problems=sum(array.shape[1] for array in mean_SP.values()),
         num_dropped=num_dropped,
-        standard_error=float(drawn_R.std()),
+        standard_error=float(resample_R.std()),
         seed_std=float(difference_S.std(ddof=1)) if num_seeds > 1 else math.nan,
     )
 
 
 def _shares(rng: np.random.Generator, num_R: int, num: int) -> Floats:
     """Bootstrap weights: the share of `num` draws with replacement that falls on each of `num` items, per resample."""
-    drawn = rng.integers(0, num, size=(num_R, num)) + num * np.arange(num_R)[:, None]
-    return np.bincount(drawn.ravel(), minlength=num_R * num).reshape(num_R, num) / num
+    draws = rng.integers(0, num, size=(num_R, num)) + num * np.arange(num_R)[:, None]
+    return np.bincount(draws.ravel(), minlength=num_R * num).reshape(num_R, num) / num

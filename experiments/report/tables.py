@@ -24,11 +24,11 @@ HEADINGS = {
     "minerva": "Minerva",
     "olympiadbench": "OlympiadBench",
 }
-Printed = Mapping[tuple[str, str, str, str], float]
+PaperValues = Mapping[tuple[str, str, str, str], float]
 """the paper's values by (pair, agent, method, benchmark)"""
 
 
-def printed_in(table: str) -> Printed:
+def paper_values_in(table: str) -> PaperValues:
     """Cells of a printed table; empty if there is no table of that name."""
     return {_key(cell): cell.value for cell in printed_values() if cell.table == table}
 
@@ -45,7 +45,7 @@ def with_interval(summary: Summary, digits: int = 3) -> str:
     return f"{summary.mean:.{digits}f}{width}"
 
 
-def known(value: float, form: str, unit: str = "") -> str:
+def number_text(value: float, form: str, unit: str = "") -> str:
     """A number with its unit, or a dash for nan."""
     return DASH if math.isnan(value) else f"{value:{form}}{unit}"
 
@@ -54,16 +54,16 @@ def _with_note(text: str, *notes: str) -> str:
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
-def accuracy_table(results: Results, printed: Printed, benchmarks: Sequence[str]) -> pd.DataFrame:
+def accuracy_table(results: Results, paper_values: PaperValues, benchmarks: Sequence[str]) -> pd.DataFrame:
     """Rows: an agent before training and with every method. Columns: benchmarks and, if several, their average."""
     rows = []
     for pair, agent in results.places:
         before = [run.before for run in results.of(pair, agent).values()]
-        rows.append([*_accuracy_row(pair, agent, Variant(BEFORE), before, printed, benchmarks), ""])
-        for variant in (each for each in results.variants if results.holds((pair, agent), each)):
+        rows.append([*_accuracy_row(pair, agent, Variant(BEFORE), before, paper_values, benchmarks), ""])
+        for variant in (candidate for candidate in results.variants if results.holds((pair, agent), candidate)):
             after = [run.after for run in results.of(pair, agent, variant).values()]
             seeds = f"{len(after)} of {len(results.grid.config.seeds)}"
-            rows.append([*_accuracy_row(pair, agent, variant, after, printed, benchmarks), seeds])
+            rows.append([*_accuracy_row(pair, agent, variant, after, paper_values, benchmarks), seeds])
     metrics = {name: run.after[name].headline for run in results.runs for name in run.after}
     columns = [f"{HEADINGS.get(name, name)}{' ' + metrics[name] if name in metrics else ''}" for name in benchmarks]
     columns += ["AVG"] if len(benchmarks) > 1 else []
@@ -75,20 +75,29 @@ def _accuracy_row(
     agent: str,
     variant: Variant,
     evaluations: Sequence[dict[str, EvaluationResult]],
-    printed: Printed,
+    paper_values: PaperValues,
     benchmarks: Sequence[str],
 ) -> list[str]:
     texts = [pair, agent, variant.title]
-    averaged = [(tuple(benchmarks), AVERAGE)] if len(benchmarks) > 1 else []
-    for columns, name in [*(((name,), name) for name in benchmarks), *averaged]:
-        values = [value for own in evaluations if not math.isnan(value := average(own, columns))]
+    average_columns = [(tuple(benchmarks), AVERAGE)] if len(benchmarks) > 1 else []
+    for columns, name in [*(((name,), name) for name in benchmarks), *average_columns]:
+        values = [
+            value for run_evaluations in evaluations if not math.isnan(value := average(run_evaluations, columns))
+        ]
         # Before training, all runs have the same model, so there is no variation over seeds.
         if values and variant.method == BEFORE:
             values = [sum(values) / len(values)]
-        paper = None if variant.label else printed.get((pair, agent, variant.method, name))
+        paper = None if variant.label else paper_values.get((pair, agent, variant.method, name))
         notes = [] if paper is None else [f"paper {paper:.3f}"]
-        shown = [own[column] for own in evaluations for column in columns if column in own]
-        texts.append(_with_note(with_interval(summarize(values)) if values else DASH, *notes, *_caveats(shown)))
+        results_of_columns = [
+            run_evaluations[column]
+            for run_evaluations in evaluations
+            for column in columns
+            if column in run_evaluations
+        ]
+        texts.append(
+            _with_note(with_interval(summarize(values)) if values else DASH, *notes, *_caveats(results_of_columns))
+        )
     return texts
 
 
@@ -98,28 +107,38 @@ def _caveats(evaluations: Sequence[EvaluationResult]) -> Iterator[str]:
     num_left_out = num_problems - sum(result.headline_estimate.num_problems for result in evaluations)
     if num_left_out:
         yield f"{num_left_out} of {num_problems} problems left out"
-    for share, least, label in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "truncated")):
+    for share, limit, label in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "truncated")):
         mean = sum(getattr(result, share) for result in evaluations) / max(1, len(evaluations))
-        if mean > least:
+        if mean > limit:
             yield f"{100 * mean:.1f} % {label}"
 
 
 def bits_table(results: Results, benchmarks: Sequence[str]) -> pd.DataFrame | None:
     """Bits per byte of the reference solutions, in the layout of `accuracy_table`; None if no run measured them."""
-    measured = [
+    names = [
         name for name in benchmarks if any(_bits(run.after, name) or _bits(run.before, name) for run in results.runs)
     ]
     rows = []
     for pair, agent in results.places:
         before = [run.before for run in results.of(pair, agent).values()][:1]  # the same model for all seeds
         by_title = {Variant(BEFORE).title: before}
-        for variant in (each for each in results.variants if results.holds((pair, agent), each)):
+        for variant in (candidate for candidate in results.variants if results.holds((pair, agent), candidate)):
             by_title[variant.title] = [run.after for run in results.of(pair, agent, variant).values()]
         for title, evaluations in by_title.items():
-            values = [[bits for own in evaluations for bits in _bits(own, name)] for name in measured]
-            rows.append([pair, agent, title, *(with_interval(summarize(own)) if own else DASH for own in values)])
-    columns = ["pair", "agent", "method", *(HEADINGS.get(name, name) for name in measured)]
-    return pd.DataFrame(rows, columns=columns) if measured else None
+            values = [[bits for evaluation in evaluations for bits in _bits(evaluation, name)] for name in names]
+            rows.append(
+                [
+                    pair,
+                    agent,
+                    title,
+                    *(
+                        with_interval(summarize(bits_of_method)) if bits_of_method else DASH
+                        for bits_of_method in values
+                    ),
+                ]
+            )
+    columns = ["pair", "agent", "method", *(HEADINGS.get(name, name) for name in names)]
+    return pd.DataFrame(rows, columns=columns) if names else None
 
 
 def _bits(evaluations: Mapping[str, EvaluationResult], benchmark: str) -> list[float]:
@@ -130,12 +149,12 @@ def _bits(evaluations: Mapping[str, EvaluationResult], benchmark: str) -> list[f
 
 def exponent_table(results: Results) -> pd.DataFrame:
     """Table 4: accuracy on MATH-500 by agent and exponent."""
-    printed, rows = printed_in("table4"), []
+    paper_values, rows = paper_values_in("table4"), []
     for pair, agent in results.places:
         evaluations = [[run.after for run in results.of(pair, agent, v).values()] for v in results.variants]
         figures = [
-            _accuracy_row(pair, agent, variant, own, printed, ["math500"])[-1]
-            for variant, own in zip(results.variants, evaluations, strict=True)
+            _accuracy_row(pair, agent, variant, variant_evaluations, paper_values, ["math500"])[-1]
+            for variant, variant_evaluations in zip(results.variants, evaluations, strict=True)
         ]
         rows.append([pair, agent, *figures])
     return pd.DataFrame(rows, columns=["pair", "agent", *(variant.title for variant in results.variants)])
@@ -151,22 +170,26 @@ def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
     Returns:
         None if no ratio was measured or printed.
     """
-    paper = {row.source: row for row in printed_ratios()} if is_printed else {}
+    paper_rows = {row.source: row for row in printed_ratios()} if is_printed else {}
     rows = []
     for pair, agent in results.places:
         for variant in results.variants:
             runs = list(results.of(pair, agent, variant).values())
             for source, symbol in (("own", "s_homo"), ("cross", "s_hete")):
                 values = _steps(runs, f"ratio_{source}/mean")
-                row = paper.get(source) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else None
+                row = paper_rows.get(source) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else None
                 if not values and row is None:
                     continue
-                printed = [f"paper {p:.5f}" for p in (row.mean, row.largest, row.least, row.range)] if row else []
+                paper_notes = [f"paper {p:.5f}" for p in (row.mean, row.maximum, row.minimum, row.range)] if row else []
                 figures = [
-                    _with_note(figure, *printed[number : number + 1]) for number, figure in enumerate(_spread(values))
+                    _with_note(figure, *paper_notes[number : number + 1])
+                    for number, figure in enumerate(_spread(values))
                 ]
                 shares = [_steps(runs, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
-                percents = [f"{100 * sum(own) / len(own):.1f} %" if own else DASH for own in shares]
+                percents = [
+                    f"{100 * sum(step_shares) / len(step_shares):.1f} %" if step_shares else DASH
+                    for step_shares in shares
+                ]
                 rows.append([pair, agent, variant.title, symbol, *figures, *percents])
     columns = ["pair", "agent", "method", "ratio", "mean", "max", "min", "range", "below", "above", "no gradient"]
     return pd.DataFrame(rows, columns=columns) if rows else None
@@ -176,8 +199,8 @@ def _spread(values: Sequence[float]) -> list[str]:
     """Mean, maximum, minimum and range, as text."""
     if not values:
         return [DASH] * 4
-    least, largest = min(values), max(values)
-    return [f"{value:.5f}" for value in (sum(values) / len(values), largest, least, largest - least)]
+    minimum, maximum = min(values), max(values)
+    return [f"{value:.5f}" for value in (sum(values) / len(values), maximum, minimum, maximum - minimum)]
 
 
 def _steps(runs: Sequence[Run], metric: str) -> list[float]:

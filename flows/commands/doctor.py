@@ -55,13 +55,13 @@ def _try_gpu(runs_dir: Path, hardware: str, model: Path | None, as_json: bool) -
 
     is_gpu = trial_config(hardware, model=None).engine.device != "cpu"
     findings = [check_driver(), check_compiler()] if is_gpu else []
-    for found in findings:
-        show(f"{'ok ' if found.is_ok else 'NO '} {found.subject:<22} {found.detail}")
+    for finding in findings:
+        show(f"{'ok ' if finding.is_ok else 'NO '} {finding.subject:<22} {finding.detail}")
     reports = []
     for folder in [None, model] if model is not None else [None]:
         show(f"{folder or 'tiny'} with --hardware {hardware}")
         reports.append(trial_report(hardware, model=folder, on_step=show))
-        reports[-1]["machine"] = [found.as_dict() for found in findings]
+        reports[-1]["machine"] = [finding.as_dict() for finding in findings]
         if not reports[-1]["is_ok"]:
             continue
         show(f"{folder or 'tiny'} twice, in turn")

@@ -53,18 +53,24 @@ def evaluate(
         "batch_size": batch_size,
         "apply_chat_template": apply_chat_template or None,
     }
-    chosen = {name: value for name, value in harness_options.items() if value is not None}
+    options = {name: value for name, value in harness_options.items() if value is not None}
     if harness is not None:
         if harness != "lm-eval":
             raise ConfigError(f"--with: got {harness!r}, expected lm-eval")
         for option, value in (("--benchmarks", benchmarks), ("--suite", suite)):
             if value is not None:
                 raise ConfigError(f"{option}: has no effect with --with lm-eval; name lm-eval's tasks as arguments")
-        _evaluate_with_harness(experiment, tasks or [], chosen, agent, step, runs_dir, as_json)
+        _evaluate_with_harness(experiment, tasks or [], options, agent, step, runs_dir, as_json)
         return
-    unused = [*(tasks or []), *(f"--{name.replace('_', '-')}" for name in chosen), *(["--agent"] if agent else [])]
-    if unused:
-        raise ConfigError(f"{', '.join(unused)}: no effect without --with lm-eval; name benchmarks with --benchmarks")
+    idle_options = [
+        *(tasks or []),
+        *(f"--{name.replace('_', '-')}" for name in options),
+        *(["--agent"] if agent else []),
+    ]
+    if idle_options:
+        raise ConfigError(
+            f"{', '.join(idle_options)}: no effect without --with lm-eval; name benchmarks with --benchmarks"
+        )
     if benchmarks is not None and suite is not None:
         raise ConfigError("--suite: names benchmarks, as --benchmarks does; give one of the two")
     _evaluate(experiment, benchmarks.split(",") if benchmarks else [], suite, step, runs_dir, as_json)
@@ -78,8 +84,8 @@ def _evaluate(
     from flows.runs.display import format_table
     from flows.service.server import ensure_server, kept_server, use_server
 
-    planned = find_plan(runs_dir, experiment)
-    is_direct = planned.config.runtime.runner == "direct"
+    trained_plan = find_plan(runs_dir, experiment)
+    is_direct = trained_plan.config.runtime.runner == "direct"
     if not is_direct:
         use_server(ensure_server(runs_dir), runs_dir)
     from flows.runs.evaluate import (
@@ -95,31 +101,31 @@ def _evaluate(
     )
     from hacpo_core.phases.runner import DirectRunner
 
-    failed: dict[str, HacpoError] = {}
+    errors: dict[str, HacpoError] = {}
     if suite_name is not None:
-        names, failed = usable_benchmarks(planned, suite(suite_name))
+        names, errors = usable_benchmarks(trained_plan, suite(suite_name))
         if not names:
-            raise_failed(failed)
-    chosen = with_benchmarks(planned, names)
-    step = checked_step(chosen, step)  # raises before Prefect records a run
-    check_questions(chosen)
+            raise_failed(errors)
+    evaluation_plan = with_benchmarks(trained_plan, names)
+    step = checked_step(evaluation_plan, step)  # raises before Prefect records a run
+    check_questions(evaluation_plan)
     try:
-        with watcher_of(planned.id, as_json=as_json) as watcher:
+        with watcher_of(trained_plan.id, as_json=as_json) as watcher:
             if is_direct:
-                run_evaluation(chosen, step, DirectRunner(), watcher, keeps_going=suite_name is not None)
+                run_evaluation(evaluation_plan, step, DirectRunner(), watcher, keeps_going=suite_name is not None)
             else:
                 with kept_server(runs_dir):
-                    evaluate_with_prefect(planned, names, step, watcher, keeps_going=suite_name is not None)
+                    evaluate_with_prefect(trained_plan, names, step, watcher, keeps_going=suite_name is not None)
     except HacpoError as error:
         if suite_name is None:
             raise
-        failed[""] = error  # it names its benchmarks
-    frame = evaluations_of(chosen, step)
+        errors[""] = error  # it names its benchmarks
+    frame = evaluations_of(evaluation_plan, step)
     if as_json:
         print(frame.to_json(orient="records", lines=True).strip())
     elif len(frame):
         print(format_table(frame))
-    raise_failed(failed)
+    raise_failed(errors)
 
 
 def _evaluate_with_harness(

@@ -34,12 +34,12 @@ def export(
         if step is not None:
             raise ConfigError("--best: chooses the step; leave out --step")
         step = best_step(plan, agent)
-    written = export_agent(plan, agent, folder, step=step)
-    address = None if push is None else push_folder(written.folder, push)
+    model = export_agent(plan, agent, folder, step=step)
+    address = None if push is None else push_folder(model.folder, push)
     if as_json:
-        values = {"folder": str(written.folder), "id": written.experiment, "agent": agent, "step": written.step}
-        print(json.dumps({**values, "weights": written.digest, "pushed": address}))
+        values = {"folder": str(model.folder), "id": model.experiment, "agent": agent, "step": model.step}
+        print(json.dumps({**values, "weights": model.digest, "pushed": address}))
         return
-    print(f"{agent} of {written.experiment} after step {written.step}: {written.folder}")
+    print(f"{agent} of {model.experiment} after step {model.step}: {model.folder}")
     if address is not None:
         print(f"pushed: {address}")

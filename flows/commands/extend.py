@@ -22,7 +22,7 @@ def extend(
     from flows.planning.plans import find_plan
     from flows.runs.extend import extend as extend_run
 
-    planned = find_plan(runs_dir, experiment)
-    longer = extend_run(planned, steps)
-    print(f"{longer.id} continues {planned.id} from step {planned.config.train.num_steps}", file=sys.stderr)
+    shorter = find_plan(runs_dir, experiment)
+    longer = extend_run(shorter, steps)
+    print(f"{longer.id} continues {shorter.id} from step {shorter.config.train.num_steps}", file=sys.stderr)
     train_planned(longer, as_json=as_json)

@@ -49,7 +49,7 @@ def grid(
     if priority not in PRIORITIES:
         raise ConfigError(f"--priority: got {priority!r}, expected one of {', '.join(PRIORITIES)}")
     if dry_run:
-        planned = plan_grid(
+        grid_plan = plan_grid(
             name,
             runs_dir=runs_dir,
             hardware=hardware,
@@ -57,7 +57,7 @@ def grid(
             overrides=overrides or [],
             runs=scheduled_runs(runs_dir),
         )
-        show_grid(planned, run, as_json=as_json)
+        show_grid(grid_plan, run, as_json=as_json)
         return
     run_grid(
         name,

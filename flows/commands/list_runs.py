@@ -43,8 +43,8 @@ def list_runs(
         if metric is not None:
             return _metric(root, metric, at)
         accuracies: dict[str, dict[str, Any]] = {}
-        for found in status.progress.evaluations if status.progress else ():
-            accuracies.setdefault(found.agent, {})[found.benchmark] = found.value
+        for evaluation in status.progress.evaluations if status.progress else ():
+            accuracies.setdefault(evaluation.agent, {})[evaluation.benchmark] = evaluation.value
         return accuracies
 
     metric = _full_name(metric) if metric is not None else None
@@ -90,12 +90,12 @@ def _metric(root: Path, metric: str, at: str) -> dict[str, dict[str, Any]]:
         curves = curves[curves.step == int(at)]
     is_lower_better = metric.endswith(BITS_PER_BYTE)
     if at == "best":  # the first of equals, as `checkpoint.keep_best` has it
-        found = curves.sort_values(["value", "step"], ascending=[not is_lower_better, False])
+        last_rows = curves.sort_values(["value", "step"], ascending=[not is_lower_better, False])
     else:
-        found = curves.sort_values("step", kind="stable")
-    found = found.groupby("agent").tail(1).set_index("agent")
+        last_rows = curves.sort_values("step", kind="stable")
+    last_rows = last_rows.groupby("agent").tail(1).set_index("agent")
     return {
-        agent: {"value": float(found.value[agent]), "step": int(found.step[agent])}
+        agent: {"value": float(last_rows.value[agent]), "step": int(last_rows.step[agent])}
         for agent in dict.fromkeys(curves.agent)
     }
 
@@ -131,9 +131,9 @@ def _without_values(metric: str, at: str, folders: list[Path]) -> str:
 
 def _text(figures: dict[str, dict[str, Any]]) -> str:
     texts = []
-    for agent, own in figures.items():
-        if own.keys() == {"value", "step"}:
-            texts.append(f"{agent} {own['value']:.4g} (step {own['step']})")
+    for agent, agent_figures in figures.items():
+        if agent_figures.keys() == {"value", "step"}:
+            texts.append(f"{agent} {agent_figures['value']:.4g} (step {agent_figures['step']})")
         else:
-            texts.append(f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in own.items()))
+            texts.append(f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in agent_figures.items()))
     return "; ".join(texts)

@@ -31,15 +31,19 @@ def probe(
 
     if "=" in method:  # the method was left out
         method, overrides = "hacpo", [method, *(overrides or [])]
-    given = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
-    planned = plan(compose(pair, method, hardware=hardware, overrides=given))
+    all_overrides = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
+    probe_plan = plan(compose(pair, method, hardware=hardware, overrides=all_overrides))
     from experiments.probe_cost import probe_cost
     from experiments.probe_findings import probe_findings
     from experiments.report.probe import ProbeReport
     from flows.runs.probe import probe as measure
 
-    measured = measure(planned, num_problems=problems, tell=lambda text: print(text, file=sys.stderr, flush=True))
-    cost = probe_cost(planned.config, measured)
-    report = ProbeReport(planned, hardware, measured, cost, probe_findings(planned.config, measured, cost))
-    written = report.write_page(page or Path(planned.config.runtime.runs_dir) / "probes" / f"{planned.id}.html")
-    print(json.dumps(report.as_json()) if as_json else f"{report.as_text()}\n\npage  {written}")
+    measurements = measure(
+        probe_plan, num_problems=problems, tell=lambda text: print(text, file=sys.stderr, flush=True)
+    )
+    cost = probe_cost(probe_plan.config, measurements)
+    report = ProbeReport(
+        probe_plan, hardware, measurements, cost, probe_findings(probe_plan.config, measurements, cost)
+    )
+    page_path = report.write_page(page or Path(probe_plan.config.runtime.runs_dir) / "probes" / f"{probe_plan.id}.html")
+    print(json.dumps(report.as_json()) if as_json else f"{report.as_text()}\n\npage  {page_path}")

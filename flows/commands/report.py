@@ -26,6 +26,6 @@ def report(
     from experiments.planner import plan_grid
     from experiments.report import write_report
 
-    planned = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
-    report = write_report(planned, out or runs_dir / "reports" / planned.name)
+    grid_plan = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
+    report = write_report(grid_plan, out or runs_dir / "reports" / grid_plan.name)
     print("\n".join((str(report.page), *report.sentences)))

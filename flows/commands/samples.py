@@ -23,15 +23,15 @@ def samples(
     Per learner: A is the advantage, s the importance ratio; `stopped` means that clipping set the gradient to 0.
     """
     from flows.planning.plans import find_plan
-    from flows.runs.samples import benchmark_samples, print_answers, print_samples, step_samples
+    from flows.runs.samples import benchmark_samples, print_benchmark_samples, print_samples, step_samples
 
-    planned = find_plan(runs_dir, experiment)
+    sample_plan = find_plan(runs_dir, experiment)
     if benchmark is None:
-        frame, show_rows = step_samples(planned, 1 if step is None else step), print_samples
+        frame, show_rows = step_samples(sample_plan, 1 if step is None else step), print_samples
     else:
-        frame, show_rows = benchmark_samples(planned, benchmark, step), print_answers
+        frame, show_rows = benchmark_samples(sample_plan, benchmark, step), print_benchmark_samples
     if as_json:
-        chosen = frame if num is None else frame[frame.problem_id.isin(frame.problem_id.unique()[:num])]
-        print(chosen.to_json(orient="records", lines=True), end="")
+        first_rows = frame if num is None else frame[frame.problem_id.isin(frame.problem_id.unique()[:num])]
+        print(first_rows.to_json(orient="records", lines=True), end="")
     else:
         show_rows(frame, num or 2)

@@ -70,9 +70,9 @@ def show(
         print(json.dumps({**as_dict(config), "end_tokens": ends, "unreadable_golds": unreadable}))
         return
     print(to_yaml(config), end="")
-    alone = why_alone(config)
-    if alone is not None:
-        print(f"# {alone}")
+    reason_alone = why_alone(config)
+    if reason_alone is not None:
+        print(f"# {reason_alone}")
     for agent, tokens in ends.items():
         print(f"# responses of {agent} end with {tokens}")
     from flows.runs.verifier import gold_lines
@@ -104,7 +104,7 @@ def _end_tokens(config: ExperimentConfig) -> dict[str, str]:
             ends[name] = f"unknown tokens: {first_line(error)}"
             continue
         ids = [tokens.end_id, *sorted(tokens.eos_ids - {tokens.end_id})]
-        ends[name] = " or ".join(f"{tokens.tokenizer.convert_ids_to_tokens(each)} ({each})" for each in ids)
+        ends[name] = " or ".join(f"{tokens.tokenizer.convert_ids_to_tokens(token_id)} ({token_id})" for token_id in ids)
     return ends
 
 

@@ -35,23 +35,23 @@ def train(
     from flows.planning.plans import plan, save_plan
     from flows.records.states import experiment_status
 
-    given = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
-    planned = plan(compose(pair, method, hardware=hardware, overrides=given))
-    if not planned.root.is_dir():
-        _say_shorter(planned)
-    if experiment_status(planned.root).state != "done":  # what a complete one was trained with stays recorded
-        save_plan(planned)
-    train_planned(planned, as_json=as_json)
+    all_overrides = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
+    train_plan = plan(compose(pair, method, hardware=hardware, overrides=all_overrides))
+    if not train_plan.root.is_dir():
+        _say_shorter(train_plan)
+    if experiment_status(train_plan.root).state != "done":  # what a complete one was trained with stays recorded
+        save_plan(train_plan)
+    train_planned(train_plan, as_json=as_json)
 
 
-def _say_shorter(planned: Any) -> None:
+def _say_shorter(longer: Any) -> None:
     """Say which complete run the new one could continue, if there is one."""
     from flows.runs.extend import shorter_run, why_not_extended
 
-    shorter, num_steps = shorter_run(planned), planned.config.train.num_steps
+    shorter, num_steps = shorter_run(longer), longer.config.train.num_steps
     if shorter is not None and why_not_extended(shorter, num_steps) is None:
         print(
-            f"{planned.id} begins with step 1; `hacpo extend {shorter.id} --steps {num_steps}` would continue the run "
+            f"{longer.id} begins with step 1; `hacpo extend {shorter.id} --steps {num_steps}` would continue the run "
             f"of {shorter.config.train.num_steps} steps",
             file=sys.stderr,
         )
@@ -61,13 +61,13 @@ def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: 
     """Continue an experiment from its last committed phase."""
     from flows.planning.plans import find_plan
 
-    planned = find_plan(runs_dir, experiment)
-    if planned.id != experiment:
-        print(f"{experiment} is {planned.id}", file=sys.stderr)
-    train_planned(planned, as_json=as_json)
+    found_plan = find_plan(runs_dir, experiment)
+    if found_plan.id != experiment:
+        print(f"{experiment} is {found_plan.id}", file=sys.stderr)
+    train_planned(found_plan, as_json=as_json)
 
 
-def train_planned(planned: Any, *, as_json: bool) -> None:
+def train_planned(train_plan: Any, *, as_json: bool) -> None:
     """Train a planned experiment with the runner that it names, and show its result."""
     from flows.records.tracked import is_open
     from flows.runs.display import format_table
@@ -76,35 +76,35 @@ def train_planned(planned: Any, *, as_json: bool) -> None:
     from hacpo_core.evaluation.stopping import why_ended
     from hacpo_core.phases.runner import DirectRunner
 
-    result = read_final(planned)
+    result = read_final(train_plan)
     is_reused = result is not None
     if result is None:
-        with watcher_of(planned.id, as_json=as_json) as watcher:
-            if planned.config.runtime.runner == "direct":
-                run_experiment(planned, DirectRunner(), watcher)
+        with watcher_of(train_plan.id, as_json=as_json) as watcher:
+            if train_plan.config.runtime.runner == "direct":
+                run_experiment(train_plan, DirectRunner(), watcher)
             else:
                 from flows.service.server import kept_server, use_server
 
-                runs_dir = Path(planned.config.runtime.runs_dir)
+                runs_dir = Path(train_plan.config.runtime.runs_dir)
                 with kept_server(runs_dir) as server:
                     use_server(server, runs_dir)
                     from flows.runs.runner import run_with_prefect
 
-                    run_with_prefect(planned, watcher)
-        result = read_final(planned)
+                    run_with_prefect(train_plan, watcher)
+        result = read_final(train_plan)
         assert result is not None, "a finished experiment has a result"
     else:
         if not as_json:
-            print(f"{planned.id} is complete and is reused.")
-        if is_open(planned.root):
+            print(f"{train_plan.id} is complete and is reused.")
+        if is_open(train_plan.root):
             from flows.runs.tracking import send_late
 
-            send_late(planned)
+            send_late(train_plan)
     if as_json:
         print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": is_reused}))
         return
     print(format_table(result.table))
-    early = why_ended(planned.root, planned.config)
-    if early is not None:
-        print(f"ended   {early}")
+    early_end = why_ended(train_plan.root, train_plan.config)
+    if early_end is not None:
+        print(f"ended   {early_end}")
     print(f"folder  {result.root}")

@@ -38,5 +38,5 @@ def reconcile(runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None
     from flows.service.reconciler import reconcile_once
     from flows.service.schedule import Schedule
 
-    done = reconcile_once(Schedule(server, runs_dir), runs_dir, Timeouts())
-    print(json.dumps(done) if as_json else "\n".join(done) or "nothing to fix")
+    actions = reconcile_once(Schedule(server, runs_dir), runs_dir, Timeouts())
+    print(json.dumps(actions) if as_json else "\n".join(actions) or "nothing to fix")

@@ -146,10 +146,10 @@ class EngineTrial(Trial):
         return self._rollout(self._agent(version), step=version + 1)
 
     def _sample(self) -> Outcome:
-        begun = time.perf_counter()
+        begun_at = time.perf_counter()
         self._responses = self._responses_of(0)
         num_tokens = self._responses.num_tokens
-        rate = num_tokens / (time.perf_counter() - begun)
+        rate = num_tokens / (time.perf_counter() - begun_at)
         return f"{num_tokens} tokens", {"num_tokens": float(num_tokens), "tokens_per_s": rate} | self._memory()
 
     @property
@@ -158,20 +158,20 @@ class EngineTrial(Trial):
         return self._responses
 
     def _score(self) -> Outcome:
-        return self._compared(self._sampled, version=0)
+        return self._compare(self._sampled, version=0)
 
     def _score_update(self) -> Outcome:
-        return self._compared(self._responses_of(1), version=1)
+        return self._compare(self._responses_of(1), version=1)
 
-    def _compared(self, responses: Responses, *, version: int) -> Outcome:
+    def _compare(self, responses: Responses, *, version: int) -> Outcome:
         """Difference between the sampler's log-probabilities and the learner's."""
-        begun = time.perf_counter()
+        begun_at = time.perf_counter()
         scored = self._agent(version).score(responses)
-        rate = responses.num_tokens / (time.perf_counter() - begun)
+        rate = responses.num_tokens / (time.perf_counter() - begun_at)
         difference_N = abs(responses.logprobs.value_N - scored.value_N)
-        mean, largest = float(difference_N.mean()), float(difference_N.max())
-        figures = {"difference_mean_nats": mean, "difference_max_nats": largest, "tokens_per_s": rate}
-        return f"sampler and learner differ by {mean:.1e} nats on average, {largest:.1e} at most", figures
+        mean, max_difference = float(difference_N.mean()), float(difference_N.max())
+        figures = {"difference_mean_nats": mean, "difference_max_nats": max_difference, "tokens_per_s": rate}
+        return f"sampler and learner differ by {mean:.1e} nats on average, {max_difference:.1e} at most", figures
 
     def _update(self) -> Outcome:
         outcome, self._trace, rate = self._timed_update()
@@ -184,17 +184,17 @@ class EngineTrial(Trial):
     def _timed_update(self) -> tuple[UpdateOutcome, UpdateTrace, float]:
         """Update the agent on its responses; also the trained tokens per s."""
         minibatches = self._minibatches(self._sampled)
-        agent, begun = self._agent(0), time.perf_counter()
+        agent, begun_at = self._agent(0), time.perf_counter()
         applied = agent.update(minibatches, self._objective, version=1, measures_cosine=False, recomputes_own=True)
         num_tokens = sum(minibatch.num_trained_tokens for minibatch in applied.outcome.minibatches)
-        return applied.outcome, applied.trace, num_tokens / (time.perf_counter() - begun)
+        return applied.outcome, applied.trace, num_tokens / (time.perf_counter() - begun_at)
 
     def _checkpoint(self) -> Outcome:
-        placement, begun = self._placement, time.perf_counter()
+        placement, begun_at = self._placement, time.perf_counter()
         assert placement is not None, "the agent is loaded first"
         save_checkpoint(self._root, 1, [AGENT], placement.save, {}, keep=1)
         size = sum(path.stat().st_size for path in (self._root / "checkpoints").rglob("*") if path.is_file())
-        rate = size / (time.perf_counter() - begun)
+        rate = size / (time.perf_counter() - begun_at)
         return f"{size / 2**20:.0f} MiB", {"num_bytes": float(size), "bytes_per_s": rate}
 
     def _resume(self) -> Outcome:

@@ -25,9 +25,9 @@ def check_driver() -> Finding:
     cuda = torch.version.cuda
     if cuda is None:
         return finding(False, f"torch {torch.__version__} is built without CUDA; install its build for CUDA")
-    built = f"torch {torch.__version__} is built for CUDA {cuda}"
+    build = f"torch {torch.__version__} is built for CUDA {cuda}"
     oldest = MIN_DRIVERS.get(int(cuda.split(".")[0]))
-    needs = f"{built}, which needs driver {oldest[0]}.{oldest[1]} or newer" if oldest is not None else built
+    needs = f"{build}, which needs driver {oldest[0]}.{oldest[1]} or newer" if oldest is not None else build
     driver = _driver()
     if driver is None:
         return finding(False, f"{needs}; nvidia-smi names none here: install NVIDIA's driver")
@@ -41,22 +41,24 @@ def _driver() -> str | None:
     """Version of the NVIDIA driver; None without one."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        versions = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return None
-    return listed[0] if listed else None
+    return versions[0] if versions else None
 
 
 def check_compiler() -> Finding:
     """Whether Triton, which vLLM and torch.compile use, finds a C compiler and Python's headers."""
-    chosen = os.environ.get("CC")
-    compiler = next(filter(None, map(shutil.which, [chosen] if chosen else ["gcc", "clang"])), None)
+    configured_compiler = os.environ.get("CC")
+    compiler = next(
+        filter(None, map(shutil.which, [configured_compiler] if configured_compiler else ["gcc", "clang"])), None
+    )
     header = Path(sysconfig.get_path("include")) / "Python.h"
-    missing = [] if compiler else [f"a C compiler ({'CC is ' + chosen if chosen else 'gcc or clang'})"]
-    missing += [] if header.is_file() else [f"Python's headers ({header})"]
-    if missing:
-        detail = (
-            f"missing: {' and '.join(missing)}; Triton (vLLM, torch.compile) needs both: install gcc and python3-dev"
-        )
+    candidates = f"CC is {configured_compiler}" if configured_compiler else "gcc or clang"
+    missing_parts = [] if compiler else [f"a C compiler ({candidates})"]
+    missing_parts += [] if header.is_file() else [f"Python's headers ({header})"]
+    if missing_parts:
+        detail = f"missing: {' and '.join(missing_parts)}; Triton (vLLM, torch.compile) needs both: install gcc and "
+        detail += "python3-dev"
         return Finding("C compiler", False, detail, is_required=False)
     return Finding("C compiler", True, f"{compiler}, for Triton", is_required=False)

@@ -151,16 +151,18 @@ def check_engine(
 def _conflicts(package: str, extra: str) -> list[str]:
     """Version conflicts: of the package with hacpo's extra, and of torch and transformers with the package."""
     ours = [Requirement(line) for line in requires("hacpo") or []]
-    wanted = [(package, r) for r in ours if r.name == package and r.marker and r.marker.evaluate({"extra": extra})]
+    requirements = [
+        (package, r) for r in ours if r.name == package and r.marker and r.marker.evaluate({"extra": extra})
+    ]
     for line in requires(package) or []:
         requirement = Requirement(line.replace("+cpu", ""))
         if requirement.name in ("torch", "transformers") and (
             requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         ):
-            wanted.append((requirement.name, requirement))
+            requirements.append((requirement.name, requirement))
     return [
         f"{name} is {version(name)}; pip install '{name}{requirement.specifier}'"
-        for name, requirement in wanted
+        for name, requirement in requirements
         if not requirement.specifier.contains(version(name), prereleases=True)
     ]
 
@@ -176,7 +178,7 @@ def merge_with_peft() -> str:
 
     tiny = TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
     tokenizer = build_tokenizer("character")
-    model, merged = build_model(tiny, tokenizer), build_model(tiny, tokenizer)
+    model, merged_model = build_model(tiny, tokenizer), build_model(tiny, tokenizer)
     add_adapters(model, LoraConfig(rank=2, alpha=4.0), seed_parts=("doctor",))
     ids = torch.tensor([[2, 3, 4]])
     with torch.no_grad():
@@ -184,9 +186,9 @@ def merge_with_peft() -> str:
         for name, parameter in model.named_parameters():
             if ".lora_B." in name:  # initialised to 0
                 parameter.fill_(0.1)
-        merged.load_state_dict(dict(merged_weights(model, model.state_dict().items())))
+        merged_model.load_state_dict(dict(merged_weights(model, model.state_dict().items())))
         adapted = model(ids).logits
-        error = float((adapted - merged(ids).logits).abs().max())
+        error = float((adapted - merged_model(ids).logits).abs().max())
     if not error <= 1e-5 or torch.equal(adapted, before):
         raise RuntimeError(f"logits of merged weights and adapters differ by {error:.1e}, or adapters have no effect")
     return f"adapters work, and merged weights agree to {error:.0e}"
@@ -217,8 +219,12 @@ def check_disk(runs_dir: Path) -> Finding:
 
 def check_ports() -> Finding:
     """Default ports of the services that are in use."""
-    taken = [f"{port} ({service})" for service, port in PORTS.items() if free_port(port) != port]
-    detail = f"{' and '.join(taken)} in use; a service that starts uses another free port" if taken else "all free"
+    ports_in_use = [f"{port} ({service})" for service, port in PORTS.items() if free_port(port) != port]
+    detail = (
+        f"{' and '.join(ports_in_use)} in use; a service that starts uses another free port"
+        if ports_in_use
+        else "all free"
+    )
     return Finding("ports", True, detail, is_required=False)
 
 

@@ -49,26 +49,34 @@ class SwapTrial(Trial):
     def _load(self) -> Outcome:
         self._open(self._root)
         engine, memory = self._config.engine, self._memory()
-        loaded = f"two {engine.learner} learners and {engine.sampler} samplers on {device_name(engine.device)}"
-        return f"{loaded}{_gib(memory, 'held')}", memory
+        summary = f"two {engine.learner} learners and {engine.sampler} samplers on {device_name(engine.device)}"
+        return f"{summary}{_gib(memory, 'held')}", memory
 
     def _turn(self, name: str, step: int) -> Outcome:
         """One agent's part of a step, with the memory of the device before and after each thing that it does."""
-        begun = time.perf_counter()
+        begun_at = time.perf_counter()
         agent = self._agent_at(name, step - 1)
-        taken, before = time.perf_counter() - begun, self._memory()
+        swap_s, memory_at_start = time.perf_counter() - begun_at, self._memory()
         responses = self._rollout(agent, step=step)
-        sampled = self._memory()
-        applied = agent.update(
+        memory_after_sampling = self._memory()
+        update = agent.update(
             self._minibatches(responses), self._objective, version=step, measures_cosine=False, recomputes_own=True
         )
-        updated = self._memory()
-        figures = {"swap_s": taken, "num_tokens": float(responses.num_tokens)}
-        for when, memory in (("swap", before), ("sampled", sampled), ("updated", updated)):
+        memory_after_update = self._memory()
+        figures = {"swap_s": swap_s, "num_tokens": float(responses.num_tokens)}
+        for when, memory in (
+            ("swap", memory_at_start),
+            ("sampled", memory_after_sampling),
+            ("updated", memory_after_update),
+        ):
             figures |= {f"{when}_{key}": value for key, value in memory.items()}
-        parts = (_gib(before, "after the swap"), _gib(sampled, "sampled"), _gib(updated, "updated"))
-        done = f"{responses.num_tokens} tokens, {len(applied.outcome.minibatches)} updates, swap {taken:.1f} s"
-        return f"{done}{''.join(parts)}", figures
+        parts = (
+            _gib(memory_at_start, "after the swap"),
+            _gib(memory_after_sampling, "sampled"),
+            _gib(memory_after_update, "updated"),
+        )
+        summary = f"{responses.num_tokens} tokens, {len(update.outcome.minibatches)} updates, swap {swap_s:.1f} s"
+        return f"{summary}{''.join(parts)}", figures
 
 
 def _gib(memory: dict[str, float], when: str) -> str:

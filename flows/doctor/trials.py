@@ -180,14 +180,14 @@ def run_steps(trial: Trial, config: ExperimentConfig, *, last: str = "", on_step
     steps: list[TrialStep] = []
 
     def add(is_ok: bool, detail: str, figures: dict[str, float]) -> None:
-        steps.append(TrialStep(name, is_ok, time.perf_counter() - begun, detail, figures))
+        steps.append(TrialStep(name, is_ok, time.perf_counter() - begun_at, detail, figures))
         on_step(steps[-1])
 
-    name, begun = "lock GPUs", time.perf_counter()
+    name, begun_at = "lock GPUs", time.perf_counter()
     try:
         with gpu_slots(config), closing(trial):
             for name, work in trial.steps():
-                begun = time.perf_counter()
+                begun_at = time.perf_counter()
                 add(True, *work())
                 if name == last:
                     break

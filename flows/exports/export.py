@@ -101,8 +101,10 @@ def find_model_of(plan: Plan, agent: str, *, step: int | None) -> SavedModel:
     if not steps:
         raise StoreError(f"{plan.id} has no checkpoint; train it first: hacpo resume {plan.id}")
     if step is not None and step not in steps:
-        known = ", ".join(map(str, reversed(steps)))
-        raise ConfigError(f"--step: got {step}, but {plan.id} has checkpoints after steps {known}; choose one of them")
+        step_names = ", ".join(map(str, reversed(steps)))
+        raise ConfigError(
+            f"--step: got {step}, but {plan.id} has checkpoints after steps {step_names}; choose one of them"
+        )
     return saved_model(plan.root, steps[0] if step is None else step, agent)
 
 
@@ -112,7 +114,7 @@ def copy_checked(source: Path, target: Path, *, digest: str) -> None:
     Raises:
         StoreError: the digest differs, or the source no longer exists.
     """
-    copied = hashlib.sha256()
+    hasher = hashlib.sha256()
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         reader = source.open("rb")
@@ -120,11 +122,11 @@ def copy_checked(source: Path, target: Path, *, digest: str) -> None:
         raise StoreError(f"{source} no longer exists; training removes old checkpoints, so export again") from error
     with reader, target.open("wb") as writer:
         while block := reader.read(_BLOCK):
-            copied.update(block)
+            hasher.update(block)
             writer.write(block)
-    if copied.hexdigest() != digest:
+    if hasher.hexdigest() != digest:
         raise StoreError(
-            f"{source} has digest {copied.hexdigest()[:12]}, expected {digest[:12]}: it was changed after it was "
+            f"{source} has digest {hasher.hexdigest()[:12]}, expected {digest[:12]}: it was changed after it was "
             "written; name another checkpoint with --step"
         )
     sync(target)

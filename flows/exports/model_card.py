@@ -66,13 +66,13 @@ def _front_matter(plan: Plan, agent: str) -> str:
 
 
 def _start_of(agent: AgentConfig) -> str:
-    warmed = ""
+    warm_up_note = ""
     if agent.warm_up is not None:
         is_plain = agent.warm_up.kind == "sft"
-        warmed = f", after a supervised warm-up{'' if is_plain else ' against its weak checkpoint (WMSS)'}"
+        warm_up_note = f", after a supervised warm-up{'' if is_plain else ' against its weak checkpoint (WMSS)'}"
     if agent.tiny is not None:
-        return f"a tiny {agent.tiny.family} model made by hacpo{warmed}"
-    return f"`{agent.path}`{warmed}"
+        return f"a tiny {agent.tiny.family} model made by hacpo{warm_up_note}"
+    return f"`{agent.path}`{warm_up_note}"
 
 
 def _partners(plan: Plan, agent: str) -> str:
@@ -130,27 +130,27 @@ def _evaluations(plan: Plan, agent: str, step: int) -> str:
 def _origins(plan: Plan, agent: str, model: SavedModel) -> Iterator[tuple[str, str]]:
     yield "experiment", f"`{plan.id}`"
     yield f"weights after step {model.step}", f"`{model.digest}`"
-    recorded = _recorded(plan)
-    yield "initial model", f"`{_initial(plan, agent, recorded)}`"
+    digests = _contents_digests(plan)
+    yield "initial model", f"`{_initial(plan, agent, digests)}`"
     for field, what in (("weak", "weak checkpoint"), ("file", "solutions")):
-        if f"{agent} warm_up.{field}" in recorded:
-            yield f"its warm-up's {what}", f"`{recorded[f'{agent} warm_up.{field}']}`"
+        if f"{agent} warm_up.{field}" in digests:
+            yield f"its warm-up's {what}", f"`{digests[f'{agent} warm_up.{field}']}`"
     final = read_final(plan)
     for when, versions in (("trained", final.versions if final is not None else {}), ("exported", version_tags())):
         if "version.hacpo" in versions:
             yield f"{when} with hacpo", f"{versions['version.hacpo']}, commit {versions.get(_COMMIT, 'unknown')}"
 
 
-def _recorded(plan: Plan) -> dict[str, str]:
+def _contents_digests(plan: Plan) -> dict[str, str]:
     path = plan.root / CONTENTS_FILE
-    recorded: dict[str, str] = read_json(path) if path.is_file() else {}
-    return recorded
+    digests: dict[str, str] = read_json(path) if path.is_file() else {}
+    return digests
 
 
-def _initial(plan: Plan, agent: str, recorded: Mapping[str, str]) -> str:
+def _initial(plan: Plan, agent: str, digests: Mapping[str, str]) -> str:
     """The recorded fingerprint of the initial model; for a tiny model its name, which contains its recipe's digest."""
     model = initial_models(plan.config)[agent]
-    return recorded.get(agent, "not recorded") if model.agent.tiny is None else model.folder.name
+    return digests.get(agent, "not recorded") if model.agent.tiny is None else model.folder.name
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

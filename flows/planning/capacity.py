@@ -83,15 +83,15 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
         k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=gpu_gib)
         for k, shape in _shapes_of_all(config, shapes).items()
     }
-    least = max(each.sampler for each in memory.values()) / gpu_gib
-    others = {k: replace(each, sampler=0.0) for k, each in memory.items()}
+    min_share = max(agent.sampler for agent in memory.values()) / gpu_gib
+    memory_without_sampler = {k: replace(agent, sampler=0.0) for k, agent in memory.items()}
 
-    def busy(each: AgentMemory) -> float:
-        return each.sampling if sleeps else max(each.sampling, each.updating)
+    def busy(agent: AgentMemory) -> float:
+        return agent.sampling if sleeps else max(agent.sampling, agent.updating)
 
     num_awake = len(memory) if shares_gpu(config) and not sleeps else 1
-    share = (gpu_gib - MARGIN_GIB - fullest_gib(config, others, busy)) / (num_awake * gpu_gib)
-    return max(math.floor(100 * min(share, MAX_SHARE)), math.ceil(100 * least)) / 100
+    share = (gpu_gib - MARGIN_GIB - fullest_gib(config, memory_without_sampler, busy)) / (num_awake * gpu_gib)
+    return max(math.floor(100 * min(share, MAX_SHARE)), math.ceil(100 * min_share)) / 100
 
 
 def _shapes_of_all(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> dict[str, ModelShape]:
@@ -117,20 +117,20 @@ def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> No
     room = gpu_gib(config)
     if room is None or not shapes:
         return
-    least = peak_gib(config, shapes, gpu_gib=room, is_least=True)
-    if least > room:
+    min_gib = peak_gib(config, shapes, gpu_gib=room, is_least=True)
+    if min_gib > room:
         raise CapacityError(
-            f"engine: agents of {billions} billion parameters need at least {least:.1f} GiB of GPU memory, but the GPU "
-            f"has {room:.1f}; {_remedy(config, shapes, room)}"
+            f"engine: agents of {billions} billion parameters need at least {min_gib:.1f} GiB of GPU memory, but the "
+            f"GPU has {room:.1f}; {_remedy(config, shapes, room)}"
         )
 
 
 def _remedy(config: ExperimentConfig, shapes: Mapping[str, ModelShape], room: float) -> str:
     sampler = sampler_of(config.engine)
-    taken = sampler.gpu_share(config.engine)
-    if taken is not None and taken != AUTO:
+    current_share = sampler.gpu_share(config.engine)
+    if current_share is not None and current_share != AUTO:
         share = max_memory_share(config, shapes, gpu_gib=room)
         if peak_gib(_with_share(config, share), shapes, gpu_gib=room, is_least=True) <= room:
             field = sampler.memory_share_field
-            return f"{sampler.title} takes {taken} of it; set {field}=auto, which gives {share} here"
+            return f"{sampler.title} takes {current_share} of it; set {field}=auto, which gives {share} here"
     return "use other hardware (docs/scaling.md), offload the optimizer, or train adapters (engine.lora)"

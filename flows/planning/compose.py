@@ -80,7 +80,7 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
         if not equals or not name:
             raise ConfigError(f"{override!r}: expected section.field=value, for example rollout.num_samples=4")
     # OmegaConf would split qwen3-1.7b at its dot; brackets keep an agent's name whole.
-    bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", _quoted(each), count=1) for each in overrides]
+    bracketed = [_AGENT_FIELD.sub(r"pair.agents[\g<agent>].\g<field>=", _quoted(entry), count=1) for entry in overrides]
     try:
         return OmegaConf.from_dotlist(bracketed)
     except (yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
@@ -178,10 +178,10 @@ def _sampler(name: str, layers: Sequence[tuple[str, DictConfig]]) -> SamplerKind
     names = [section_of(layer, "engine").get("sampler") or name for _, layer in layers]
     first = max((place + 1 for place, other in enumerate(names) if other != name), default=0)
     for source, layer in layers[first:]:
-        given = section_of(layer, "engine").get("sampler_options")
-        if given is not None and not isinstance(given, DictConfig):
+        options = section_of(layer, "engine").get("sampler_options")
+        if options is not None and not isinstance(options, DictConfig):
             raise ConfigError(
-                f"engine.sampler_options (in {source}): got {given!r}, expected a mapping; write the fields of {name}"
+                f"engine.sampler_options (in {source}): got {options!r}, expected a mapping; write the fields of {name}"
             )
     sections = [(source, section_of(layer, "engine", "sampler_options")) for source, layer in layers[first:]]
     return merged(kind, sections, remedy=f"correct it, or engine.sampler={name}", section="engine.sampler_options")  # type: ignore[no-any-return]
@@ -194,25 +194,25 @@ def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
     clip range of GSPO's ratios for all methods. Such fields are ignored.
     """
     for source, layer in layers:
-        given = section_of(layer, "method").get(seam)
-        if given is not None and not isinstance(given, DictConfig):
+        values = section_of(layer, "method").get(seam)
+        if values is not None and not isinstance(values, DictConfig):
             raise ConfigError(
-                f"method.{seam} (in {source}): got {given!r}, expected a mapping; write method.{seam}.name={given}"
+                f"method.{seam} (in {source}): got {values!r}, expected a mapping; write method.{seam}.name={values}"
             )
     sections = [(source, section_of(layer, "method", seam)) for source, layer in layers]
-    named = [place for place, (_, section) in enumerate(sections) if section.get("name")]
-    if not named:
+    naming_layers = [place for place, (_, section) in enumerate(sections) if section.get("name")]
+    if not naming_layers:
         raise ConfigError(f"method.{seam}.name: got none, expected one of {', '.join(SHIPPED[seam])}; add it")
-    kind = find(seam, str(sections[named[-1]][1].get("name")))
-    known = {field.name for field in fields(kind)}
-    known_elsewhere = {field.name for other in SHIPPED[seam].values() for field in fields(other)}
+    kind = find(seam, str(sections[naming_layers[-1]][1].get("name")))
+    own_fields = {field.name for field in fields(kind)}
+    fields_of_others = {field.name for other in SHIPPED[seam].values() for field in fields(other)}
     for place, (source, section) in enumerate(sections):
-        for name in [name for name in map(str, section) if name not in known]:
-            if place >= named[-1] or name not in known_elsewhere:
-                names = ", ".join(sorted(known - {"name"})) or "none"
-                chosen = sections[named[-1]][1].get("name")
+        for name in [name for name in map(str, section) if name not in own_fields]:
+            if place >= naming_layers[-1] or name not in fields_of_others:
+                names = ", ".join(sorted(own_fields - {"name"})) or "none"
+                implementation = sections[naming_layers[-1]][1].get("name")
                 raise ConfigError(
-                    f"method.{seam}.{name} (in {source}): {chosen} has no such field, it has {names}; remove it"
+                    f"method.{seam}.{name} (in {source}): {implementation} has no such field, it has {names}; remove it"
                 )
             section.pop(name)
     return merged(kind, sections, remedy=f"see method.{seam} of hacpo show")  # type: ignore[no-any-return]
@@ -220,11 +220,11 @@ def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
 
 def _check_agent_overrides(override_layer: DictConfig, pair: DictConfig) -> None:
     """Raise a ConfigError if an override names an agent that the pair does not have."""
-    declared = [str(name) for name in section_of(pair, "pair", "agents")]
+    agent_names = [str(name) for name in section_of(pair, "pair", "agents")]
     for name in map(str, section_of(override_layer, "pair", "agents")):
-        if name not in declared:
+        if name not in agent_names:
             raise ConfigError(
-                f"pair.agents.{name}: the pair has no such agent, it has {', '.join(declared)}; name one of them"
+                f"pair.agents.{name}: the pair has no such agent, it has {', '.join(agent_names)}; name one of them"
             )
 
 
@@ -238,24 +238,28 @@ def _with_problem_sets(config: ExperimentConfig, layers: Sequence[DictConfig]) -
         data=replace(
             data,
             train=list(sets),
-            sets={name: _problem_set(TrainSetConfig, "data.sets", given, layers) for name, given in sets.items()},
+            sets={
+                name: _problem_set(TrainSetConfig, "data.sets", declaration, layers)
+                for name, declaration in sets.items()
+            },
         ),
         evaluate=replace(
             evaluate,
-            during=[file_stem(given) for given in evaluate.during],
-            final=[file_stem(given) for given in evaluate.final],
-            benchmarks={name: benchmark(given, layers) for name, given in benchmarks.items()},
+            during=[file_stem(declaration) for declaration in evaluate.during],
+            final=[file_stem(declaration) for declaration in evaluate.final],
+            benchmarks={name: benchmark(declaration, layers) for name, declaration in benchmarks.items()},
         ),
     )
 
 
 def _by_name(field: str, names: Sequence[str]) -> dict[str, str]:
     """Map the name of each declaration to how it was given, a name or the path of a YAML file."""
-    named: dict[str, str] = {}
-    for given in names:
-        if Path(named.setdefault(file_stem(given), given)).absolute() != Path(given).absolute():
-            raise ConfigError(f"{field}: {named[file_stem(given)]} and {given} have the same name; rename one of them")
-    return named
+    declarations: dict[str, str] = {}
+    for declaration in names:
+        first = declarations.setdefault(file_stem(declaration), declaration)
+        if Path(first).absolute() != Path(declaration).absolute():
+            raise ConfigError(f"{field}: {first} and {declaration} have the same name; rename one of them")
+    return declarations
 
 
 def benchmark(name: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
@@ -278,8 +282,10 @@ def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Seq
     parts = [part for part in parts if part is not None]
     if name in available(kind) or file_stem(name) != name or not parts:
         parts.insert(0, read_declaration(kind, name))
-    declared: _ProblemSet = merged(schema, [(f"{kind} {name}", part) for part in parts], remedy="fix the declaration")
-    return declared
+    problem_set: _ProblemSet = merged(
+        schema, [(f"{kind} {name}", part) for part in parts], remedy="fix the declaration"
+    )
+    return problem_set
 
 
 def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: str, section: str = "") -> Any:
@@ -316,10 +322,10 @@ def _defaults(schema: type) -> Any:
 
 def _misfit(schema: type, layer: DictConfig, source: str, section: str, error: Exception) -> str:
     """What does not fit the schema, in our words where the field can be found, else in OmegaConf's."""
-    found = misfit(schema, typed(schema, OmegaConf.to_container(layer), source=source, name=section), section)
-    if found is None:
+    mismatch = misfit(schema, typed(schema, OmegaConf.to_container(layer), source=source, name=section), section)
+    if mismatch is None:
         return f"{_key(error)} (in {source}): {first_line(error)}"
-    return f"{found.name} (in {source}): {found.problem}"
+    return f"{mismatch.name} (in {source}): {mismatch.problem}"
 
 
 def _key(error: Exception) -> str:

@@ -55,10 +55,10 @@ def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> Di
     if not path.is_file():
         if is_file_name(name):
             raise ConfigError(f"{kind}: there is no file {path.absolute()}; correct the path")
-        known = available(kind)
-        hint = did_you_mean(name, known)
+        names = available(kind)
+        hint = did_you_mean(name, names)
         raise ConfigError(
-            f"{kind}: got {name!r}, expected one of {', '.join(known)} or a path to a YAML file"
+            f"{kind}: got {name!r}, expected one of {', '.join(names)} or a path to a YAML file"
             f"{'; ' if hint else ''}{hint}"
         )
     path = path.resolve() if isinstance(path, Path) else path
@@ -132,9 +132,9 @@ def with_paths_beside(value: Any, folder: Path) -> Any:
         folder: of the file that the value comes from.
     """
     if isinstance(value, dict):
-        return {key: with_paths_beside(each, folder) for key, each in value.items()}
+        return {key: with_paths_beside(item, folder) for key, item in value.items()}
     if isinstance(value, list):
-        return [with_paths_beside(each, folder) for each in value]
+        return [with_paths_beside(item, folder) for item in value]
     if isinstance(value, str) and is_file_name(value) and (folder / value).is_file():
         return str(folder / value)
     return value

@@ -33,8 +33,8 @@ def all_fields() -> tuple[SchemaField, ...]:
     by_name: dict[str, SchemaField] = {}
     for field in schema_fields(ExperimentConfig):
         seam = field.name.removeprefix("method.")
-        for each in _seam_fields(seam) if seam in SEAMS else [field]:
-            by_name.setdefault(each.name, each)
+        for seam_field in _seam_fields(seam) if seam in SEAMS else [field]:
+            by_name.setdefault(seam_field.name, seam_field)
     return tuple(by_name.values())
 
 
@@ -44,20 +44,25 @@ def _seam_fields(seam: str) -> Iterator[SchemaField]:
     `name` lists the implementations; a field that not all of them have lists its owners.
     """
     shipped = SHIPPED[seam]
-    field_names = {name: {field.name for field in dataclasses.fields(each)} for name, each in shipped.items()}
+    field_names = {
+        name: {field.name for field in dataclasses.fields(implementation_class)}
+        for name, implementation_class in shipped.items()
+    }
     for implementation in shipped.values():
-        for each in schema_fields(implementation, f"method.{seam}."):
-            own = each.name.rpartition(".")[2]
-            owners = [name for name in shipped if own in field_names[name]]
-            description = each.declared.about
-            variants = [field for name in owners for field in dataclasses.fields(shipped[name]) if field.name == own]
+        for seam_field in schema_fields(implementation, f"method.{seam}."):
+            field_name = seam_field.name.rpartition(".")[2]
+            owners = [name for name in shipped if field_name in field_names[name]]
+            description = seam_field.declared.about
+            variants = [
+                field for name in owners for field in dataclasses.fields(shipped[name]) if field.name == field_name
+            ]
             choices = {value: text for field in variants for value, text in declaration(field).choices.items()}
-            if own == "name":
+            if field_name == "name":
                 description = f"{', '.join(shipped)}, or your own package.module:Class"
             elif len(owners) < len(shipped):
                 description = f"{description} [{', '.join(owners)}]"
             yield dataclasses.replace(
-                each, declared=dataclasses.replace(each.declared, about=description, choices=choices)
+                seam_field, declared=dataclasses.replace(seam_field.declared, about=description, choices=choices)
             )
 
 
@@ -67,20 +72,22 @@ def fields_under(prefix: str) -> list[SchemaField]:
     Raises:
         ConfigError: there are none.
     """
-    matching = [field for field in all_fields() if field.name.startswith(prefix)]
-    if not matching:
+    fields = [field for field in all_fields() if field.name.startswith(prefix)]
+    if not fields:
         sections = ", ".join(dict.fromkeys(field.name.partition(".")[0] for field in all_fields()))
         raise ConfigError(f"fields: got {prefix!r}, but no field begins with that; sections are {sections}")
-    return matching
+    return fields
 
 
 def about(names: Iterable[str]) -> dict[str, str]:
     """Description of each of these fields, by dotted name; undeclared fields are omitted."""
-    known = {field.name: field for field in all_fields()}
+    fields_by_name = {field.name: field for field in all_fields()}
     patterns = [(field.pattern, field) for field in all_fields() if "<name>" in field.name]
     descriptions = {}
     for name in names:
-        field = known.get(name) or next((field for pattern, field in patterns if pattern.fullmatch(name)), None)
+        field = fields_by_name.get(name) or next(
+            (field for pattern, field in patterns if pattern.fullmatch(name)), None
+        )
         if field is not None:
             descriptions[name] = sentence(field)
     return descriptions

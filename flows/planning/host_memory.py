@@ -39,24 +39,24 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     has_cosine = measures_cosine(config) and not (is_deepspeed and engine.deepspeed.stage == 3)
     copies = sampler_of(engine).has_own_process(engine) or engine.lora.rank > 0
     takes_turns = shares_gpu(config)
-    held, working, peaks = 0.0, [0.0], [0.0]
+    held_bytes, working_bytes, peak_bytes = 0.0, [0.0], [0.0]
     for agent, shape in shapes.items():
         total, trained = shape.num_parameters, num_trained(config, shape)
-        own = 0.0
+        agent_bytes = 0.0
         if is_deepspeed:
-            own += 20 * trained if engine.deepspeed.offload_optimizer else 0.0
-            own += width * total if engine.deepspeed.offload_parameters else 0.0
+            agent_bytes += 20 * trained if engine.deepspeed.offload_optimizer else 0.0
+            agent_bytes += width * total if engine.deepspeed.offload_parameters else 0.0
         elif engine.offloads:
-            own += (12 if width == 2 else 8) * trained + width * total
+            agent_bytes += (12 if width == 2 else 8) * trained + width * total
         loading = num_ranks(config, agent) * width * total
-        peaks.append(held + max(own, loading))
-        working.append(max(width * trained if has_cosine else 0.0, width * total if copies else 0.0))
+        peak_bytes.append(held_bytes + max(agent_bytes, loading))
+        working_bytes.append(max(width * trained if has_cosine else 0.0, width * total if copies else 0.0))
         if config.placement.ray.address is not None:
-            peaks.append(own + working[-1])
+            peak_bytes.append(agent_bytes + working_bytes[-1])
         else:
-            held += own
-            peaks.append(held + (max(working) if takes_turns else sum(working)))
-    return max(peaks) / GIB
+            held_bytes += agent_bytes
+            peak_bytes.append(held_bytes + (max(working_bytes) if takes_turns else sum(working_bytes)))
+    return max(peak_bytes) / GIB
 
 
 def machine_gib(config: ExperimentConfig) -> float | None:

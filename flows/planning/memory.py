@@ -173,8 +173,10 @@ def agent_memory(
         shape, width, bool(engine.gradient_checkpointing), places=max(1.0, max_places / tokens)
     )
     if taught := longest_taught(config):
-        passed = taught if is_least else max(taught, engine.micro_batch_tokens)
-        activations = max(activations, passed * _scoring_bytes(shape, width, places=max(1.0, max_places / passed)))
+        pass_tokens = taught if is_least else max(taught, engine.micro_batch_tokens)
+        activations = max(
+            activations, pass_tokens * _scoring_bytes(shape, width, places=max(1.0, max_places / pass_tokens))
+        )
     activations += 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
 
     kind = sampler_of(engine)
@@ -209,8 +211,8 @@ def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> fl
     num_contexts = (config.placement.kind == "ray") + sampler_of(engine).has_own_process(engine)
     always = (AFTER_UPDATE_GIB + num_contexts * CONTEXT_GIB) * GIB
     if engine.learner == "deepspeed" and engine.deepspeed.offload_optimizer and engine.deepspeed.stage in (1, 2):
-        largest = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)
-        always += width * largest  # temp_grad_buffer_for_gpu_offload
+        max_buffer = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)
+        always += width * max_buffer  # temp_grad_buffer_for_gpu_offload
     return always
 
 
@@ -265,7 +267,7 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
         agent: agent_memory(config, shape, ranks=num_ranks(config, agent), gpu_gib=gpu_gib, is_least=is_least)
         for agent, shape in shapes.items()
     }
-    return fullest_gib(config, memory, lambda each: max(each.updating, each.sampling))
+    return fullest_gib(config, memory, lambda agent_needs: max(agent_needs.updating, agent_needs.sampling))
 
 
 def shares_gpu(config: ExperimentConfig) -> bool:
@@ -288,7 +290,7 @@ def fullest_gib(
         for agent in memory
     }
     context = CONTEXT_GIB if config.placement.kind == "local" and config.engine.device != "cpu" else 0.0
-    return context + max(busy(each) + resting[agent] for agent, each in memory.items())
+    return context + max(busy(agent_needs) + resting[agent] for agent, agent_needs in memory.items())
 
 
 def gpu_gib(config: ExperimentConfig) -> float | None:
@@ -297,8 +299,8 @@ def gpu_gib(config: ExperimentConfig) -> float | None:
     """
     if config.engine.device == "cpu":
         return None
-    known = [config.engine.gpu_memory_gb, min_gpu_gib()]
-    return min((size for size in known if size is not None), default=None)
+    sizes = [config.engine.gpu_memory_gb, min_gpu_gib()]
+    return min((size for size in sizes if size is not None), default=None)
 
 
 @cache
@@ -306,7 +308,7 @@ def min_gpu_gib() -> float | None:
     """Memory of the smallest NVIDIA GPU here, in GiB. Does not call CUDA, which would fix the visible devices."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):  # no NVIDIA GPU
         return None
-    return min((int(line) / 1024 for line in listed.split() if line.isdigit()), default=None)
+    return min((int(line) / 1024 for line in output.split() if line.isdigit()), default=None)

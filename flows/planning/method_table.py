@@ -149,7 +149,9 @@ def method_rows() -> Iterator[MethodRow]:
 def _default(method: MethodConfig, field: str) -> Any:
     """Default of a seam's field, such as plan.factor."""
     seam, _, name = field.partition(".")
-    return next(each.default for each in dataclasses.fields(getattr(method, seam)) if each.name == name)
+    return next(
+        seam_field.default for seam_field in dataclasses.fields(getattr(method, seam)) if seam_field.name == name
+    )
 
 
 def _own_fields(seam: str, part: Seam) -> list[str]:
@@ -219,16 +221,16 @@ def _equation_lines() -> Iterator[str]:
 def _result_lines() -> Iterator[str]:
     """Measured table, in the order of the results file."""
     with RESULTS.open(encoding="utf-8", newline="") as file:
-        joint = [row for row in csv.DictReader(file) if not row["agent"]]
-    baselines = list(dict.fromkeys(row["against"] for row in joint))
-    found = {(row["method"], row["label"], row["against"]): row for row in joint}
+        joint_rows = [row for row in csv.DictReader(file) if not row["agent"]]
+    baselines = list(dict.fromkeys(row["against"] for row in joint_rows))
+    rows_by_key = {(row["method"], row["label"], row["against"]): row for row in joint_rows}
     yield _RESULTS_HEAD
     yield f"| method | sampled | trained | {' | '.join(f'- `{name}`' for name in baselines)} |"
     yield "|---" * (3 + len(baselines)) + "|"
-    for method, label in dict.fromkeys((row["method"], row["label"]) for row in joint):
-        tokens = found.get((method, label, "gspo"), {"sampled_tokens": "1", "trained_tokens": "1"})
+    for method, label in dict.fromkeys((row["method"], row["label"]) for row in joint_rows):
+        tokens = rows_by_key.get((method, label, "gspo"), {"sampled_tokens": "1", "trained_tokens": "1"})
         costs = [f"{float(tokens[kind]):.2f} x" for kind in ("sampled_tokens", "trained_tokens")]
-        differences = [_difference(found.get((method, label, name))) for name in baselines]
+        differences = [_difference(rows_by_key.get((method, label, name))) for name in baselines]
         name = f"`{method}`, {label}" if label else f"`{method}`"
         yield f"| {' | '.join([name, *costs, *differences])} |"
 

@@ -60,9 +60,9 @@ def plan(config: ExperimentConfig) -> Plan:
     """
     check_checkpoints(config)
     config = _with_absolute_paths(config)
-    alone = why_alone(config)
-    if alone is not None:
-        warn_once(alone)
+    reason_alone = why_alone(config)
+    if reason_alone is not None:
+        warn_once(reason_alone)
     models = initial_models(config)
     with all_problems() as check:
         for model in models.values():
@@ -179,10 +179,10 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
     """
     digests = {what: digest for model in initial_models(config).values() for what, digest in model.contents().items()}
     digests |= {context: digest for context, (_, digest) in data_files(config).items()}
-    named = {f"method.{seam}": getattr(config.method, seam).name for seam in SEAMS}
-    named |= {"engine.sampler": config.engine.sampler}
-    named |= {f"reward {name}": name for name in config.reward.functions}
-    for context, name in named.items():
+    names_by_context = {f"method.{seam}": getattr(config.method, seam).name for seam in SEAMS}
+    names_by_context |= {"engine.sampler": config.engine.sampler}
+    names_by_context |= {f"reward {name}": name for name in config.reward.functions}
+    for context, name in names_by_context.items():
         module, colon, _ = name.partition(":")
         if colon:
             digests[context] = code_digest(context, module)
@@ -197,15 +197,15 @@ def check_contents(plan: Plan) -> None:
     if not path.is_file():  # a probe saves no plan
         return
     try:
-        before: dict[str, str] = read_json(path)
+        saved_contents: dict[str, str] = read_json(path)
     except StoreError as error:
         raise StoreError(f"{error}; {_REWRITE}") from error
-    now = contents_of(plan.config)
-    changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
-    if changed:
+    contents = contents_of(plan.config)
+    changed_names = [name for name, digest in contents.items() if saved_contents.get(name, digest) != digest]
+    if changed_names:
         raise DataError(
-            f"{plan.id}: {', '.join(changed)} changed since the experiment was planned; restore the previous contents, "
-            "or run `hacpo train` again to start a new experiment"
+            f"{plan.id}: {', '.join(changed_names)} changed since the experiment was planned; restore the previous "
+            "contents, or run `hacpo train` again to start a new experiment"
         )
 
 
@@ -240,20 +240,20 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
     Raises:
         ConfigError: none or several match.
     """
-    folder, known = experiments_dir(runs_dir), experiment_ids(runs_dir)
-    matching = (
-        [name for name in known if name == experiment]
-        or [name for name in known if name.startswith(f"{experiment}-")]  # tiny is the pair tiny before tiny_size
-        or [name for name in known if name.startswith(experiment)]
+    folder, ids = experiments_dir(runs_dir), experiment_ids(runs_dir)
+    matching_ids = (
+        [name for name in ids if name == experiment]
+        or [name for name in ids if name.startswith(f"{experiment}-")]  # tiny is the pair tiny before tiny_size
+        or [name for name in ids if name.startswith(experiment)]
     )
-    if len(matching) != 1:
-        names = ", ".join(matching or known) or "none"
+    if len(matching_ids) != 1:
+        names = ", ".join(matching_ids or ids) or "none"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
-    path = folder / matching[0] / CONFIG_FILE
+    path = folder / matching_ids[0] / CONFIG_FILE
     try:
         config = load_config(path)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}; if the file is corrupt, {_REWRITE}") from error
     # The runs folder may have been moved, or the saved path may be relative to another working directory.
     config = replace(config, runtime=replace(config.runtime, runs_dir=str(runs_dir)))
-    return Plan(matching[0], config, folder / matching[0])
+    return Plan(matching_ids[0], config, folder / matching_ids[0])

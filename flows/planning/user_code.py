@@ -35,7 +35,7 @@ def code_digest(context: str, module: str) -> str:
             raise ConfigError(f"{context}: {file}, line {error.lineno}: {error.msg}; fix it") from error
         todo += _imported(tree, file, root)
     digest = hashlib.sha256()
-    for file in sorted(files, key=lambda each: each.relative_to(root).as_posix()):
+    for file in sorted(files, key=lambda source_file: source_file.relative_to(root).as_posix()):
         digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -56,12 +56,12 @@ def check_reward_function(context: str, name: str) -> None:
     path = _file_of(context, module)
     for node in ast.parse(path.read_bytes(), str(path)).body:
         if isinstance(node, ast.FunctionDef) and node.name == attribute:
-            given = node.args
-            positional = [*given.posonlyargs, *given.args]
-            least = len(positional) - len(given.defaults)
-            is_too_short = len(positional) < 2 and given.vararg is None
-            if is_too_short or least > 2 or None in given.kw_defaults:
-                names = ", ".join(each.arg for each in [*positional, *given.kwonlyargs])
+            arguments = node.args
+            positional = [*arguments.posonlyargs, *arguments.args]
+            num_required = len(positional) - len(arguments.defaults)
+            is_too_short = len(positional) < 2 and arguments.vararg is None
+            if is_too_short or num_required > 2 or None in arguments.kw_defaults:
+                names = ", ".join(argument.arg for argument in [*positional, *arguments.kwonlyargs])
                 raise ConfigError(
                     f"{context}: {name} takes ({names}), expected (problems, responses); correct its arguments"
                 )
@@ -92,4 +92,6 @@ def _imported(tree: ast.AST, file: Path, root: Path) -> Iterator[Path]:
             continue
         for name in filter(None, names):
             place = root.joinpath(*name.split("."))
-            yield from (each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file())
+            yield from (
+                candidate for candidate in (place.with_suffix(".py"), place / "__init__.py") if candidate.is_file()
+            )

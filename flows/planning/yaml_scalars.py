@@ -38,21 +38,21 @@ def quoted(text: str) -> str:
     return text
 
 
-def _odd_scalars(node: Any, seen: set[int]) -> Iterator[yaml.ScalarNode]:
-    if node is None or id(node) in seen:
+def _odd_scalars(node: Any, visited_ids: set[int]) -> Iterator[yaml.ScalarNode]:
+    if node is None or id(node) in visited_ids:
         return
-    seen.add(id(node))
+    visited_ids.add(id(node))
     if isinstance(node, yaml.ScalarNode):
         if node.style is None and _is_odd(node):
             yield node
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from _odd_scalars(key, seen)
+            yield from _odd_scalars(key, visited_ids)
             if key.value != UNTYPED:
-                yield from _odd_scalars(value, seen)
+                yield from _odd_scalars(value, visited_ids)
     else:
-        for each in node.value:
-            yield from _odd_scalars(each, seen)
+        for child in node.value:
+            yield from _odd_scalars(child, visited_ids)
 
 
 def _is_odd(node: yaml.ScalarNode) -> bool:
@@ -82,16 +82,19 @@ def typed(kind: Any, value: Any, *, source: str, name: str = "") -> Any:
     """
     kinds = options(kind)
     if isinstance(value, dict):
-        section = next((each for each in kinds if dataclasses.is_dataclass(each) or get_origin(each) is dict), None)
-        known = get_type_hints(section) if dataclasses.is_dataclass(section) else {}
+        section = next(
+            (option for option in kinds if dataclasses.is_dataclass(option) or get_origin(option) is dict), None
+        )
+        kinds_by_key = get_type_hints(section) if dataclasses.is_dataclass(section) else {}
         rest = get_args(section)[1] if get_origin(section) is dict else Any
         prefix = f"{name}." if name else ""
         return {
-            key: typed(known.get(key, rest), each, source=source, name=f"{prefix}{key}") for key, each in value.items()
+            key: typed(kinds_by_key.get(key, rest), item, source=source, name=f"{prefix}{key}")
+            for key, item in value.items()
         }
     if isinstance(value, list):
-        item = next((get_args(each)[0] for each in kinds if get_origin(each) is list), Any)
-        return [typed(item, each, source=source, name=f"{name}[{place}]") for place, each in enumerate(value)]
+        item = next((get_args(option)[0] for option in kinds if get_origin(option) is list), Any)
+        return [typed(item, entry, source=source, name=f"{name}[{place}]") for place, entry in enumerate(value)]
     if str in kinds:
         return str(value).lower() if isinstance(value, bool) and bool not in kinds else value
     if isinstance(value, str) and {int, float} & set(kinds) and "${" not in value:

@@ -30,16 +30,16 @@ class DeletionPreview:
 def deletion_preview(root: Path, grids: Iterable[GridRecord]) -> DeletionPreview:
     """What the deletion of the experiment in this folder would lose."""
     status = experiment_status(root)
-    spent = status.progress.spent.values() if status.progress is not None else ()
+    costs = status.progress.spent.values() if status.progress is not None else ()
     checkpoints = root / "checkpoints"
     return DeletionPreview(
         experiment=root.name,
         state=status.state,
         step=status.progress.step if status.progress is not None else 0,
-        num_checkpoints=sum(each.is_dir() for each in checkpoints.iterdir()) if checkpoints.is_dir() else 0,
+        num_checkpoints=sum(folder.is_dir() for folder in checkpoints.iterdir()) if checkpoints.is_dir() else 0,
         num_bytes=sum(_size(Path(folder) / name) for folder, _, names in os.walk(root) for name in names),
-        gpu_s=sum(each.gpu_s for each in spent),
-        seconds=sum(each.seconds for each in spent),
+        gpu_s=sum(cost.gpu_s for cost in costs),
+        seconds=sum(cost.seconds for cost in costs),
         grids=tuple(grid.title for grid in grids if any(place.experiment == root.name for place in grid.places)),
     )
 
@@ -59,9 +59,9 @@ def delete_experiment(root: Path) -> None:
     Raises:
         LockedError: it is being trained.
     """
-    aside = root.parent.parent / "deleted"
+    trash = root.parent.parent / "deleted"
     with ExperimentLock(root):
-        aside.mkdir(exist_ok=True)
-        shutil.rmtree(aside / root.name, ignore_errors=True)
-        root.rename(aside / root.name)
-    shutil.rmtree(aside / root.name)
+        trash.mkdir(exist_ok=True)
+        shutil.rmtree(trash / root.name, ignore_errors=True)
+        root.rename(trash / root.name)
+    shutil.rmtree(trash / root.name)

@@ -91,11 +91,11 @@ def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
     return frozenset(place.experiment for place in record.places) - {place.experiment for place in before.places}
 
 
-def _is_other_file(recorded: str | None, given: str | None) -> bool:
+def _is_other_file(recorded_source: str | None, source: str | None) -> bool:
     """Whether a record's source is another than this one; a file that is gone was moved."""
-    if recorded is None or given is None or recorded == given:
+    if recorded_source is None or source is None or recorded_source == source:
         return False
-    return not Path(recorded).is_absolute() or Path(recorded).is_file()
+    return not Path(recorded_source).is_absolute() or Path(recorded_source).is_file()
 
 
 def claim_end(runs_dir: Path, name: str, ends: Mapping[str, Sequence[str]]) -> bool:

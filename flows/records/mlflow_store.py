@@ -119,15 +119,15 @@ def prepare_store(uri: str) -> None:
 def _follow_artifacts(uri: str, experiment: str, artifacts: Path) -> None:
     """Update the absolute artifact paths in a store that was moved together with its artifacts."""
     existing = MlflowClient(uri).get_experiment_by_name(experiment)
-    before, now = existing.artifact_location if existing is not None else "", artifacts.as_uri()
-    if before in ("", now) or Path(unquote(urlparse(before).path)).is_dir():
+    old_uri, new_uri = existing.artifact_location if existing is not None else "", artifacts.as_uri()
+    if old_uri in ("", new_uri) or Path(unquote(urlparse(old_uri).path)).is_dir():
         return
-    _log.info("%s: artifacts moved from %s to %s", uri, before, now)
+    _log.info("%s: artifacts moved from %s to %s", uri, old_uri, new_uri)
     with closing(sqlite3.connect(sqlite_path(uri) or "")) as connection, connection:
         for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
             connection.execute(
                 f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
-                (now, len(before) + 1, len(before), before),
+                (new_uri, len(old_uri) + 1, len(old_uri), old_uri),
             )
 
 
@@ -215,8 +215,8 @@ class MlflowStore:
     @_raises_one_kind
     def set_params(self, run_id: str, params: Mapping[str, Any]) -> None:
         """Set parameters; MLflow does not change one, so those that were set keep their value."""
-        known = self._client.get_run(run_id).data.params
-        entries = [Param(name, str(value)) for name, value in params.items() if name not in known]
+        earlier_params = self._client.get_run(run_id).data.params
+        entries = [Param(name, str(value)) for name, value in params.items() if name not in earlier_params]
         for start in range(0, len(entries), _MAX_PARAMS):
             self._client.log_batch(run_id, params=entries[start : start + _MAX_PARAMS])
 
@@ -285,10 +285,10 @@ class MlflowStore:
         # MlflowClient.log_table appends to an existing table, so a resumed run would have every row twice.
         value = json.loads(frame.to_json(orient="split", index=False))
         self._client.log_dict(run_id, {"columns": value["columns"], "data": value["data"]}, name)
-        listed = json.loads(self._client.get_run(run_id).data.tags.get(_TABLES_TAG, "[]"))
+        table_names = json.loads(self._client.get_run(run_id).data.tags.get(_TABLES_TAG, "[]"))
         entry = {"path": name, "type": "table"}
-        if entry not in listed:
-            self._client.set_tag(run_id, _TABLES_TAG, json.dumps([*listed, entry]))
+        if entry not in table_names:
+            self._client.set_tag(run_id, _TABLES_TAG, json.dumps([*table_names, entry]))
 
     @_raises_one_kind
     def put_file(self, run_id: str, path: Path, folder: str | None = None) -> None:

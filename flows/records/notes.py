@@ -33,11 +33,11 @@ class Notes:
         Raises:
             ConfigError: a tag has characters that a filter could not name.
         """
-        added, removed = list(add), set(remove)
-        for tag in added:
+        new_tags, old_tags = list(add), set(remove)
+        for tag in new_tags:
             if not _TAG.fullmatch(tag):
                 raise ConfigError(f"tag: got {tag!r}, expected at most 40 letters, digits and _ . + : / -; shorten it")
-        return replace(self, tags=[tag for tag in dict.fromkeys([*self.tags, *added]) if tag not in removed])
+        return replace(self, tags=[tag for tag in dict.fromkeys([*self.tags, *new_tags]) if tag not in old_tags])
 
     def with_note(self, text: str) -> Notes:
         """The notes with another text.

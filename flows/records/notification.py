@@ -27,11 +27,11 @@ LIMIT_S = 5.0
 
 
 @contextmanager
-def notified(configured: str | None, runs_dir: Path, experiment: str) -> Iterator[None]:
+def notified(webhook: str | None, runs_dir: Path, experiment: str) -> Iterator[None]:
     """Report how the block ended; a lock held elsewhere, a server outage and Ctrl-C are not reported.
 
     Args:
-        configured: `notify.url`; None: HACPO_NOTIFY_URL, and without it nothing is sent.
+        webhook: `notify.url`; None: HACPO_NOTIFY_URL, and without it nothing is sent.
         runs_dir: folder of all runs.
         experiment: that the block trains.
     """
@@ -40,48 +40,48 @@ def notified(configured: str | None, runs_dir: Path, experiment: str) -> Iterato
     except (LockedError, ServerError):
         raise
     except Exception as error:
-        tell_failure(configured, runs_dir, experiment, f"{type(error).__name__}: {first_line(error)}")
+        tell_failure(webhook, runs_dir, experiment, f"{type(error).__name__}: {first_line(error)}")
         raise
-    _tell_ended_grids(configured, runs_dir, experiment)
+    _tell_ended_grids(webhook, runs_dir, experiment)
 
 
-def tell_failure(configured: str | None, runs_dir: Path, experiment: str, reason: str) -> None:
+def tell_failure(webhook: str | None, runs_dir: Path, experiment: str, reason: str) -> None:
     """Report a failed experiment, and the grids that end with it."""
-    _send(configured, "experiment_failed", f"{experiment} failed: {reason}", experiment=experiment, reason=reason)
-    _tell_ended_grids(configured, runs_dir, experiment)
+    _send(webhook, "experiment_failed", f"{experiment} failed: {reason}", experiment=experiment, reason=reason)
+    _tell_ended_grids(webhook, runs_dir, experiment)
 
 
 def tell_ends_by_cancellation(
-    configured: Callable[[str], str | None], runs_dir: Path, cancelled: Mapping[str, str]
+    webhook_of: Callable[[str], str | None], runs_dir: Path, cancelled: Mapping[str, str]
 ) -> None:
     """Report the grids that ended with a cancelled experiment.
 
     Args:
-        configured: `notify.url` of an experiment.
+        webhook_of: `notify.url` of an experiment.
         runs_dir: folder of all runs.
         cancelled: id of the cancelled flow run, by experiment.
     """
     for record in read_grids(runs_dir):
-        own = sorted(record.experiments & cancelled.keys())
-        url = _url(configured(own[0])) if own else None
+        ended_experiments = sorted(record.experiments & cancelled.keys())
+        url = _url(webhook_of(ended_experiments[0])) if ended_experiments else None
         if url is not None and (counts := _claimed_end(runs_dir, record, cancelled)) is not None:
             _tell_end(url, record, counts)
 
 
-def _tell_ended_grids(configured: str | None, runs_dir: Path, experiment: str) -> None:
-    if _url(configured) is None:
+def _tell_ended_grids(webhook: str | None, runs_dir: Path, experiment: str) -> None:
+    if _url(webhook) is None:
         return
     for record in read_grids(runs_dir):
         if experiment in record.experiments and (counts := _claimed_end(runs_dir, record, {})) is not None:
-            _tell_end(configured, record, counts)
+            _tell_end(webhook, record, counts)
 
 
-def _tell_end(configured: str | None, record: GridRecord, counts: Counter[str]) -> None:
+def _tell_end(webhook: str | None, record: GridRecord, counts: Counter[str]) -> None:
     noun = "experiment" if counts["done"] == 1 else "experiments"
     text = f"{record.title}: {counts['done']} {noun} done, {counts['failed']} failed"
     text += f", {counts['cancelled']} cancelled" if counts["cancelled"] else ""
     fields = {state: counts[state] for state in ("done", "failed", "cancelled")}
-    _send(configured, "grid_ended", text, grid=record.name, title=record.title, **fields)
+    _send(webhook, "grid_ended", text, grid=record.name, title=record.title, **fields)
 
 
 def _claimed_end(runs_dir: Path, record: GridRecord, cancelled: Mapping[str, str]) -> Counter[str] | None:
@@ -108,12 +108,12 @@ def _end_of(root: Path, cancelled_run: str | None) -> tuple[str, str] | None:
     return ("cancelled", cancelled_run) if state == "missing" and cancelled_run is not None else None
 
 
-def _url(configured: str | None) -> str | None:
-    return configured or os.environ.get(URL_VARIABLE) or None
+def _url(webhook: str | None) -> str | None:
+    return webhook or os.environ.get(URL_VARIABLE) or None
 
 
-def _send(configured: str | None, event: str, text: str, **fields: Any) -> None:
-    url = _url(configured)
+def _send(webhook: str | None, event: str, text: str, **fields: Any) -> None:
+    url = _url(webhook)
     if url is None:
         return
     import httpx  # importing takes a moment, and most runs do not need it

@@ -44,7 +44,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class Evaluation:
     """An agent's score on a benchmark after a step, and the cost of its training up to then.
 
     `error` is the score's standard error over problems; None if it is unknown, as in files of earlier versions.
@@ -77,7 +77,7 @@ class Progress:
     seconds_left: float | None = None
     rewards: Mapping[str, float] = field(default_factory=dict)
     spent: Mapping[str, Spent] = field(default_factory=dict)
-    evaluations: list[Evaluated] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property

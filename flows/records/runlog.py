@@ -86,10 +86,10 @@ def logged(root: Path) -> Iterator[None]:
     _events.propagate = False  # the terminal has its own display of steps
     for logger in (logging.getLogger(), _events):
         logger.addHandler(handler)
-    begun = time.monotonic()
+    begun_at = time.monotonic()
     try:
         yield
-        log_entry("end", f"complete after {time.monotonic() - begun:.0f} s")
+        log_entry("end", f"complete after {time.monotonic() - begun_at:.0f} s")
     except BaseException as error:
         log_entry("end", f"ended by {type(error).__name__}: {first_line(error)}".rstrip(": "))
         raise

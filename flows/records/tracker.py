@@ -40,22 +40,22 @@ class Tracker:
             agents: names; each gets a nested run.
         """
         self.store = MlflowStore(uri, experiment=experiment, artifacts=artifacts)
-        known = _read_state(state_file)
+        saved_state = _read_state(state_file)
         # Identifies this folder's training: the same experiment in another folder has other runs.
-        training = known.get("training") or secrets.token_hex(8)
+        training = saved_state.get("training") or secrets.token_hex(8)
         self._state_file = state_file
-        write_json(state_file, {**known, "training": training, "is_open": True})
+        write_json(state_file, {**saved_state, "training": training, "is_open": True})
         tags = {"hacpo.experiment": run_name, "hacpo.training": training}
 
-        def opened(name: str, run_id: str | None, own: Mapping[str, str]) -> str:
-            return self.store.open_run(name, {**tags, **own}, known_by="hacpo.training", run_id=run_id)
+        def opened(name: str, run_id: str | None, agent_tags: Mapping[str, str]) -> str:
+            return self.store.open_run(name, {**tags, **agent_tags}, known_by="hacpo.training", run_id=run_id)
 
-        self.run_id = opened(run_name, known.get("run"), {})
+        self.run_id = opened(run_name, saved_state.get("run"), {})
         """MLflow's id of the parent run"""
         self._agents = {
             name: opened(
                 f"{run_name}/{name}",
-                known.get("agents", {}).get(name),
+                saved_state.get("agents", {}).get(name),
                 {"hacpo.agent": name, _PARENT: self.run_id},
             )
             for name in agents

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent, read_progress
+from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent, read_progress
 from flows.records.runlog import log_entry
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
@@ -59,17 +59,17 @@ class ProgressRecorder:
         self._seconds_left: float | None = None
         self._rewards: dict[str, float] = {}
         self._spent = dict.fromkeys(config.pair.agents, Spent())
-        self._evaluations: dict[tuple[int, str, str], Evaluated] = {}
+        self._evaluations: dict[tuple[int, str, str], Evaluation] = {}
         self._health, self._judged_step = Health(config), 0
         before = read_progress(store.root)
-        told = before.findings if before is not None else []
-        self._told = {event.key for finding in told for event in finding.events}
+        earlier_findings = before.findings if before is not None else []
+        self._told = {event.key for finding in earlier_findings for event in finding.events}
         results = list(evaluations)
-        for past in range(step + 1):
-            if past:
-                self._count(past)
+        for past_step in range(step + 1):
+            if past_step:
+                self._count(past_step)
             for result in results:
-                if result.step == past:
+                if result.step == past_step:
                     self._note(result)
         self._judge(max(step, store.num_complete()))
         self._write()
@@ -92,7 +92,7 @@ class ProgressRecorder:
     def _note(self, result: EvaluationResult) -> None:
         place = (result.step, result.benchmark, result.agent)
         error, bits = result.headline_estimate.standard_error, result.bits_per_byte
-        self._evaluations[place] = Evaluated(
+        self._evaluations[place] = Evaluation(
             *place,
             result.value,
             self._spent[result.agent],

@@ -82,7 +82,9 @@ def open_experiment(
             tokenizers = list(placement.tokenizers.values())
             sizes = train_set_counts(config)
             train_sets = {
-                name: _short_enough(name, problems, tokenizers, config.rollout.max_prompt_tokens, least=sizes[name])
+                name: _short_enough(
+                    name, problems, tokenizers, config.rollout.max_prompt_tokens, min_problems=sizes[name]
+                )
                 for name, problems in load_training(config.data).sets.items()
             }
             benchmarks = load_benchmarks(config)
@@ -93,7 +95,7 @@ def open_experiment(
                     if unusable is None:
                         raise
                     unusable.setdefault(name, error)
-            benchmarks = {name: each for name, each in benchmarks.items() if name not in (unusable or {})}
+            benchmarks = {name: value for name, value in benchmarks.items() if name not in (unusable or {})}
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,
@@ -105,8 +107,8 @@ def open_experiment(
                     rewards=rewards,
                     opened_at=checkpoint,
                 )
-                named = {name: benchmark.problems for name, benchmark in benchmarks.items()}
-                check_golds(plan.root, {**train_sets, **named}, pool)
+                sets = {name: benchmark.problems for name, benchmark in benchmarks.items()}
+                check_golds(plan.root, {**train_sets, **sets}, pool)
                 with _synced(experiment.ledger.store):
                     yield experiment, benchmarks
 
@@ -182,18 +184,20 @@ def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Pat
 
 
 def _short_enough(
-    name: str, problems: list[Problem], agents: list[AgentTokenizer], limit: int, *, least: int
+    name: str, problems: list[Problem], agents: list[AgentTokenizer], limit: int, *, min_problems: int
 ) -> list[Problem]:
     """The problems of a set whose prompt has at most `limit` tokens for every agent; logs how many are dropped."""
-    kept = problems
+    fitting_problems = problems
     for agent in agents:
-        agent.render(kept)
-        kept = [problem for problem in kept if len(agent.prompt_ids(problem)) <= limit]
-    if len(kept) < len(problems):
-        _log.warning("dropped %d problems of %s with prompts over %d tokens", len(problems) - len(kept), name, limit)
-    if len(kept) < least:
-        raise DataError(
-            f"only {len(kept)} of {len(problems)} training problems of {name} have prompts of at most {limit} tokens, "
-            f"but a step needs {least}; raise rollout.max_prompt_tokens"
+        agent.render(fitting_problems)
+        fitting_problems = [problem for problem in fitting_problems if len(agent.prompt_ids(problem)) <= limit]
+    if len(fitting_problems) < len(problems):
+        _log.warning(
+            "dropped %d problems of %s with prompts over %d tokens", len(problems) - len(fitting_problems), name, limit
         )
-    return kept
+    if len(fitting_problems) < min_problems:
+        raise DataError(
+            f"only {len(fitting_problems)} of {len(problems)} training problems of {name} have prompts of at most "
+            f"{limit} tokens, but a step needs {min_problems}; raise rollout.max_prompt_tokens"
+        )
+    return fitting_problems

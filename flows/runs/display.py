@@ -42,14 +42,14 @@ class JsonWatcher(Watcher):
 
     def evaluated(self, result: EvaluationResult) -> None:
         """Print the accuracy, and the bits per byte if they are measured."""
-        measured = result.bits_per_byte
+        bits = result.bits_per_byte
         self._print(
             "evaluation",
             step=result.step,
             benchmark=result.benchmark,
             agent=result.agent,
             accuracy=result.value,
-            **({} if measured is None else {"bits_per_byte": measured.value}),
+            **({} if bits is None else {"bits_per_byte": bits.value}),
         )
 
     def judged(self, finding: Finding) -> None:

@@ -45,20 +45,20 @@ def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
     Raises:
         ConfigError: a benchmark is not declared, is declared twice, or its declaration is inconsistent.
     """
-    own = plan.config.evaluate.benchmarks
-    declared: dict[str, BenchmarkConfig] = {} if names else own
-    for given in names:
-        name = file_stem(given)
-        declaration = own[given] if given in own else benchmark(given)
-        if declaration != {**declared, **own}.get(name, declaration):
-            owner = plan.id if name in own else "another of these files"
+    own_benchmarks = plan.config.evaluate.benchmarks
+    benchmarks: dict[str, BenchmarkConfig] = {} if names else own_benchmarks
+    for source in names:
+        name = file_stem(source)
+        declaration = own_benchmarks[source] if source in own_benchmarks else benchmark(source)
+        if declaration != {**benchmarks, **own_benchmarks}.get(name, declaration):
+            owner = plan.id if name in own_benchmarks else "another of these files"
             raise ConfigError(
-                f"benchmark {name}: {owner} declares it differently than {given}; give the file another name"
+                f"benchmark {name}: {owner} declares it differently than {source}; give the file another name"
             )
-        declared[name] = declaration
-    if not declared:
+        benchmarks[name] = declaration
+    if not benchmarks:
         raise ConfigError(f"--benchmarks: got none, and {plan.id} declares none; name some, for example math500")
-    evaluate = replace(plan.config.evaluate, during=[], final=list(declared), benchmarks=dict(declared))
+    evaluate = replace(plan.config.evaluate, during=[], final=list(benchmarks), benchmarks=dict(benchmarks))
     config = replace(plan.config, evaluate=evaluate)
     # that these benchmarks are evaluated during training is not asked of an evaluation
     checkpoint, train = replace(config.checkpoint, keep_best=KeepBestConfig()), replace(config.train, stop=StopConfig())
@@ -102,21 +102,21 @@ def suite(name: str) -> list[str]:
         ConfigError: there is no such suite, or it lists no benchmark.
     """
     tree = read_declaration("suite", name)
-    declared: SuiteConfig = merged(SuiteConfig, [(f"suite {name}", tree)], remedy="fix its file")
-    if not declared.benchmarks:
+    suite_config: SuiteConfig = merged(SuiteConfig, [(f"suite {name}", tree)], remedy="fix its file")
+    if not suite_config.benchmarks:
         raise ConfigError(f"suite {name}: lists no benchmark; fix its file")
-    return declared.benchmarks
+    return suite_config.benchmarks
 
 
 def usable_benchmarks(plan: Plan, names: Sequence[str]) -> tuple[list[str], dict[str, HacpoError]]:
     """Those of the benchmarks that can be evaluated here, and why the others cannot, by name."""
-    failed: dict[str, HacpoError] = {}
+    errors: dict[str, HacpoError] = {}
     for name in names:
         try:
             check_questions(with_benchmarks(plan, [name]))
         except HacpoError as error:
-            failed[name] = error
-    return [name for name in names if name not in failed], failed
+            errors[name] = error
+    return [name for name in names if name not in errors], errors
 
 
 def run_evaluation(
@@ -145,8 +145,8 @@ def run_evaluation(
     check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
     complete = read_final(plan)
-    failed: dict[str, HacpoError] = {}
-    with open_experiment(plan, unusable=failed if keeps_going else None) as (experiment, benchmarks):
+    errors: dict[str, HacpoError] = {}
+    with open_experiment(plan, unusable=errors if keeps_going else None) as (experiment, benchmarks):
         with waited_for(experiment, runner):
             for part in [[name] for name in benchmarks] if keeps_going else [list(benchmarks)]:
                 try:
@@ -154,14 +154,15 @@ def run_evaluation(
                 except HacpoError as error:
                     if not keeps_going:
                         raise
-                    failed[part[0]] = error
+                    errors[part[0]] = error
         if read_progress(plan.root) is not None:  # without training there is no progress file to update
-            store, past = experiment.ledger.store, intact_results(plan.root)
-            measured = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
-            ProgressRecorder(store, plan.config, step=measured, evaluations=past, watcher=watcher)  # writes the file
+            store, results = experiment.ledger.store, intact_results(plan.root)
+            last_measured_step = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
+            # It writes the file.
+            ProgressRecorder(store, plan.config, step=last_measured_step, evaluations=results, watcher=watcher)
         tracking = ExperimentTracking(plan)
         tracking.finish("FINISHED" if complete is not None else "KILLED")
-    raise_failed(failed)
+    raise_failed(errors)
     return evaluations_of(plan, step)
 
 
@@ -173,11 +174,11 @@ def evaluations_of(plan: Plan, step: int) -> pd.DataFrame:
     )
 
 
-def raise_failed(failed: Mapping[str, HacpoError]) -> None:
+def raise_failed(errors: Mapping[str, HacpoError]) -> None:
     """Raise one error for benchmarks that failed, of the first one's kind; none if there are none."""
-    if failed:
-        first = next(iter(failed.values()))
-        texts = [f"{name}: {error}" if name else str(error) for name, error in failed.items()]
+    if errors:
+        first = next(iter(errors.values()))
+        texts = [f"{name}: {error}" if name else str(error) for name, error in errors.items()]
         raise type(first)("; ".join(texts)) from first
 
 

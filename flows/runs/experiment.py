@@ -52,9 +52,9 @@ def run_experiment(
         HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
     """
     watcher = watcher or Watcher()
-    done = read_final(plan)
-    if done is not None:
-        return done
+    final_result = read_final(plan)
+    if final_result is not None:
+        return final_result
     store_of(plan)
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # needed to find and resume the experiment
@@ -127,16 +127,16 @@ def _train(
         best = steps_to_keep(plan.root, config)
         if step == last or step % config.checkpoint.every == 0 or (names and step in best):
             checkpoint(experiment, step, best=best)
-    early = why_ended(plan.root, config)
-    if early is not None:
-        log_entry("step", f"ended {early}")
+    early_end = why_ended(plan.root, config)
+    if early_end is not None:
+        log_entry("step", f"ended {early_end}")
     for step in (0, last):  # the table needs these scores: those of an early end, and those whose files were damaged
-        evaluate_agents(experiment, step, _missing(experiment, step), benchmarks, runner, progress.evaluated)
+        evaluate_agents(experiment, step, _missing_names(experiment, step), benchmarks, runner, progress.evaluated)
     progress.ended(last)
     tracking.update()
 
 
-def _missing(experiment: Experiment, step: int) -> list[str]:
+def _missing_names(experiment: Experiment, step: int) -> list[str]:
     """Benchmarks of the result table whose results of this step are missing or damaged."""
     is_intact = experiment.ledger.store.is_intact
     names = dict.fromkeys([*benchmarks_after(experiment.config, step), *experiment.config.evaluate.final])
@@ -152,16 +152,16 @@ def evaluate_agents(
     tell: Callable[[EvaluationResult], None],
 ) -> None:
     """Evaluate every agent as of `step` on the named benchmarks, each once, and call `tell` with each result."""
-    started: dict[tuple[str, str], Handle | None] = {}
+    handles: dict[tuple[str, str], Handle | None] = {}
     busy: dict[str, Handle] = {}  # an agent's benchmarks run one after the other
     # Agents are the outer loop, so that agents that share a device are swapped only once.
     for agent, name in itertools.product(experiment.agents, dict.fromkeys(names)):
         after = [busy[agent]] if agent in busy else []
-        last = started[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
+        last = handles[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
         if last is not None:
             busy[agent] = last
     for name, agent in itertools.product(dict.fromkeys(names), experiment.agents):
-        tell(finish_evaluation(experiment, step, agent, benchmarks[name], started[name, agent]))
+        tell(finish_evaluation(experiment, step, agent, benchmarks[name], handles[name, agent]))
 
 
 def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) -> ExperimentResult:

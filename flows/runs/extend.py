@@ -24,7 +24,7 @@ from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 _FOLDERS, _FILES = ("checkpoints", "steps"), (THREADS_FILE, REPLAYS_FILE)
 
 
-def extend(planned: Plan, num_steps: int) -> Plan:
+def extend(shorter: Plan, num_steps: int) -> Plan:
     """Plan a run of `num_steps` steps that begins with those of a complete one; a former call's is found again.
 
     Files are linked, so that both runs hold them and either can be deleted. On the CPU the result has the bits of one
@@ -34,33 +34,33 @@ def extend(planned: Plan, num_steps: int) -> Plan:
         ConfigError: the run cannot be extended.
         HacpoError: a model or a data file cannot be used, or the disk is full.
     """
-    why = why_not_extended(planned, num_steps)
+    why = why_not_extended(shorter, num_steps)
     if why is not None:
-        raise ConfigError(f"{planned.id}: {why}")
-    longer = plan(_with_steps(planned.config, num_steps))
+        raise ConfigError(f"{shorter.id}: {why}")
+    longer = plan(_with_steps(shorter.config, num_steps))
     with ExperimentLock(longer.root):
         num_complete = StepStore(longer.root).num_complete()
-        if (longer.root / "steps").is_dir() and num_complete < planned.config.train.num_steps:
+        if (longer.root / "steps").is_dir() and num_complete < shorter.config.train.num_steps:
             raise ConfigError(
                 f"{longer.id} has steps of its own, up to {num_complete}; go on with `hacpo resume {longer.id}`, or "
                 f"delete {longer.root} and try again"
             )
         for name in _FOLDERS:
-            make_folder(longer.root / name, partial(_link_all, planned.root / name))
+            make_folder(longer.root / name, partial(_link_all, shorter.root / name))
         for name in _FILES:
-            if (planned.root / name).is_file() and not (longer.root / name).exists():
-                _link(planned.root / name, longer.root / name)
+            if (shorter.root / name).is_file() and not (longer.root / name).exists():
+                _link(shorter.root / name, longer.root / name)
         save_plan(longer)
     return longer
 
 
-def why_not_extended(planned: Plan, num_steps: int) -> str | None:
+def why_not_extended(shorter: Plan, num_steps: int) -> str | None:
     """Why a run cannot be continued to so many steps; None if it can."""
-    config = planned.config
+    config = shorter.config
     anew = f"train the whole length anew, `hacpo train` with train.num_steps={num_steps}"
     if num_steps <= config.train.num_steps:
         return f"--steps: got {num_steps}, expected more than its {config.train.num_steps}"
-    if read_final(planned) is None:
+    if read_final(shorter) is None:
         return "is not complete; finish it first, `hacpo resume`"
     if config.train.stop.metric is not None:
         return f"train.stop ends it by its accuracies, whatever its number of steps; {anew} and train.stop.metric=null"
@@ -69,14 +69,14 @@ def why_not_extended(planned: Plan, num_steps: int) -> str | None:
             f"its learning rates depend on the number of steps (optimizer.schedule={config.optimizer.schedule}), so a "
             f"longer run differs from the first step on; {anew}"
         )
-    if experiment_id(config, contents_of(config)) != planned.id:
+    if experiment_id(config, contents_of(config)) != shorter.id:
         return f"its models, data or code changed since, or it is of another version of hacpo; {anew}"
     return None
 
 
 def shorter_run(longer: Plan) -> Plan | None:
     """A complete run that differs from this plan only in having fewer steps, the longest of them; None without one."""
-    runs_dir, found = Path(longer.config.runtime.runs_dir), list[Plan]()
+    runs_dir, plans = Path(longer.config.runtime.runs_dir), list[Plan]()
     beginning = longer.id.rpartition("-")[0]
     for name in experiment_ids(runs_dir):
         root = experiments_dir(runs_dir) / name
@@ -86,10 +86,10 @@ def shorter_run(longer: Plan) -> Plan | None:
             num_steps = load_config(root / CONFIG_FILE).train.num_steps
             config = _with_steps(longer.config, num_steps)
             if num_steps < longer.config.train.num_steps and experiment_id(config, longer.contents or {}) == name:
-                found += [Plan(name, config, root)] if read_final(Plan(name, config, root)) is not None else []
+                plans += [Plan(name, config, root)] if read_final(Plan(name, config, root)) is not None else []
         except HacpoError:  # a damaged one, or one of another version: nothing to continue
             continue
-    return max(found, key=lambda each: each.config.train.num_steps, default=None)
+    return max(plans, key=lambda plan: plan.config.train.num_steps, default=None)
 
 
 def _with_steps(config: ExperimentConfig, num_steps: int) -> ExperimentConfig:

@@ -40,28 +40,28 @@ def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
         HacpoError: one of them could not be made.
         EngineError: its process died.
     """
-    models = [model for planned in plans for model in initial_models(planned.config).values() if model.device == "cpu"]
-    missing = {model.folder: model for model in models}
-    missing = {folder: model for folder, model in missing.items() if not folder.is_dir()}
-    if not missing:
+    models = [model for plan in plans for model in initial_models(plan.config).values() if model.device == "cpu"]
+    missing_models = {model.folder: model for model in models}
+    missing_models = {folder: model for folder, model in missing_models.items() if not folder.is_dir()}
+    if not missing_models:
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hacpo_core.warm_up.training"])  # imported once for all processes
     messages = context.SimpleQueue()
-    num_processes = min(num_workers, len(missing))
+    num_processes = min(num_workers, len(missing_models))
     workers = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_process, initargs=(messages,))
     max_threads = max(1, usable_cores() // num_processes)
-    with workers, _Bars(len(missing)) as bars:
-        waiting = {}
-        for folder, model in missing.items():
+    with workers, _Bars(len(missing_models)) as bars:
+        open_jobs = {}
+        for folder, model in missing_models.items():
             label = f"warm-up {model.name} {folder.name[-4:]}"
             model = replace(model, num_threads=min(model.num_threads, max_threads))
-            waiting[workers.submit(_make, label, model)] = label
-        while waiting:
+            open_jobs[workers.submit(_make, label, model)] = label
+        while open_jobs:
             while not messages.empty():
                 bars.show(*messages.get())
-            for job in [job for job in waiting if job.done()]:
-                name = waiting.pop(job)
+            for job in [job for job in open_jobs if job.done()]:
+                name = open_jobs.pop(job)
                 bars.finish(name, "")
                 try:
                     job.result()
@@ -107,48 +107,48 @@ def watch(
     Returns:
         reason by id of the experiments that failed or were cancelled; the others are complete.
     """
-    waiting = {planned.id: planned.root for planned in plans}
-    failed: dict[str, str] = {}
-    watched: dict[str, str] = {}
-    told: set[Any] = set()
-    for planned in plans:  # findings of earlier attempts
-        told |= {(planned.id, event.key) for event in _health_events(experiment_status(planned.root).progress)}
+    open_experiments = {plan.id: plan.root for plan in plans}
+    reasons: dict[str, str] = {}
+    watched_runs: dict[str, str] = {}
+    event_keys: set[Any] = set()
+    for plan in plans:  # findings of earlier attempts
+        event_keys |= {(plan.id, event.key) for event in _health_events(experiment_status(plan.root).progress)}
     runs: Mapping[str, ScheduledRun] = {}
     asked_at = -math.inf
-    with _Bars(len(waiting)) as bars:
-        while waiting:
+    with _Bars(len(open_experiments)) as bars:
+        while open_experiments:
             check()
             is_asked = False
             if time.monotonic() - asked_at > ASK_EVERY_S:
                 try:
                     runs, asked_at = schedule.runs(), time.monotonic()
-                    watched |= {run.experiment: run.id for run in runs.values() if run.is_live}
+                    watched_runs |= {run.experiment: run.id for run in runs.values() if run.is_live}
                     is_asked = True
                 except ServerError:
                     schedule = revive()
-            for name, root in list(waiting.items()):
+            for name, root in list(open_experiments.items()):
                 status, run = experiment_status(root), runs.get(name)
                 if status.state == "running" and status.progress is not None:
-                    now = status.progress
-                    bars.show(name, now.step, now.num_steps, now.brief_reward)
+                    progress = status.progress
+                    bars.show(name, progress.step, progress.num_steps, progress.brief_reward)
                 for event in _health_events(status.progress):
-                    if (name, event.key) not in told:
-                        told.add((name, event.key))
+                    if (name, event.key) not in event_keys:
+                        event_keys.add((name, event.key))
                         tqdm.write(f"{name}: {event.message}", file=sys.stderr)
                 reason = None if root.is_dir() else "its folder was deleted"
                 if reason is None and status.state not in ("done", "running"):
-                    is_ours = run is not None and watched.get(name) == run.id
+                    is_ours = run is not None and watched_runs.get(name) == run.id
                     reason = _why_ended(run if is_ours else None, status.failure)
                     if reason is None and is_asked and not is_ours and (run is None or run.state != "Crashed"):
                         with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
-                            watched[name] = schedule.start(name, priority).id
+                            watched_runs[name] = schedule.start(name, priority).id
                 if status.state == "done" or reason is not None:
-                    del waiting[name]
+                    del open_experiments[name]
                     bars.finish(name, reason or "")
                     if reason is not None:
-                        failed[name] = reason
+                        reasons[name] = reason
             time.sleep(LOOK_EVERY_S)
-    return failed
+    return reasons
 
 
 def _health_events(progress: Progress | None) -> Iterator[Finding]:
@@ -184,9 +184,9 @@ class _Bars:
 
     def show(self, name: str, position: int, total: int, note: str) -> None:
         if name not in self._bars:
-            taken = {bar.pos for bar in self._bars.values()}
-            free = next(line for line in range(1, len(taken) + 2) if -line not in taken)
-            self._bars[name] = tqdm(total=total, desc=name, position=free, leave=False)
+            lines_in_use = {bar.pos for bar in self._bars.values()}
+            free_line = next(line for line in range(1, len(lines_in_use) + 2) if -line not in lines_in_use)
+            self._bars[name] = tqdm(total=total, desc=name, position=free_line, leave=False)
         move(self._bars[name], position, note)
 
     def finish(self, name: str, reason: str) -> None:

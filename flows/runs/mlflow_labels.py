@@ -43,8 +43,8 @@ def parameters(config: ExperimentConfig) -> dict[str, Any]:
     if "floor" in symbols:
         symbols["δ"] = round(1.0 - symbols["floor"], 12)
     names = {"method": config.method.name, "model_pair": " + ".join(config.pair.agents), "seed": config.seed}
-    changed = {name: field.value for name, field in acting.items() if field.is_identity and not field.is_default}
-    return {**names, **symbols, **{name: value for name, value in changed.items() if name not in _NAMES}}
+    changed_fields = {name: field.value for name, field in acting.items() if field.is_identity and not field.is_default}
+    return {**names, **symbols, **{name: value for name, value in changed_fields.items() if name not in _NAMES}}
 
 
 def tags(plan: Plan) -> dict[str, str]:

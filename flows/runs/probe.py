@@ -122,12 +122,12 @@ def probe(plan: Plan, *, num_problems: int, tell: Callable[[str], None] = lambda
     Raises:
         HacpoError: a model, an engine or a file cannot be used.
     """
-    aside = Path(plan.config.runtime.runs_dir) / "probes"  # a folder that all machines of a cluster share
-    with write_errors(aside):
-        aside.mkdir(parents=True, exist_ok=True)
+    probes_dir = Path(plan.config.runtime.runs_dir) / "probes"  # a folder that all machines of a cluster share
+    with write_errors(probes_dir):
+        probes_dir.mkdir(parents=True, exist_ok=True)
     warm_ups = {name: partial(_tell_warm_up, tell, name) for name in plan.config.pair.agents}
     with (
-        tempfile.TemporaryDirectory(prefix=".", dir=aside) as folder,
+        tempfile.TemporaryDirectory(prefix=".", dir=probes_dir) as folder,
         open_experiment(replace(plan, root=Path(folder) / plan.id), progress=warm_ups) as (experiment, _),
     ):
         return _measure(experiment, num_problems, tell)
@@ -135,14 +135,14 @@ def probe(plan: Plan, *, num_problems: int, tell: Callable[[str], None] = lambda
 
 def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], None]) -> Probe:
     config = experiment.config
-    known = [problem for problems in experiment.train_sets.values() for problem in problems]
-    order = generator(config.seed, "probe").permutation(len(known))[:num_problems]
-    problems = [known[place] for place in order.tolist()]
-    sampled = {}
+    train_problems = [problem for problems in experiment.train_sets.values() for problem in problems]
+    order = generator(config.seed, "probe").permutation(len(train_problems))[:num_problems]
+    problems = [train_problems[place] for place in order.tolist()]
+    measurements = {}
     for agent in experiment.agents:
         tell(f"{agent}: {len(problems)} problems x {config.rollout.num_samples} responses")
-        sampled[agent] = _sample(experiment, agent, problems)
-    responses = {agent: own.responses for agent, own in sampled.items()}
+        measurements[agent] = _sample(experiment, agent, problems)
+    responses = {agent: measurement.responses for agent, measurement in measurements.items()}
     estimate = _estimate(experiment, problems, responses)
     agents, pairs = {}, []
     for learner in experiment.agents:
@@ -160,8 +160,10 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
             if source != learner:
                 tell(f"{learner} scores {source}'s responses")
                 pairs.append(pair_probe(experiment, learner, source, minibatch, counts, responses[source]))
-        own = sampled[learner]
-        agents[learner] = _agent(experiment, own, problems, (num_trained or num_tokens) / len(own.responses))
+        measurement = measurements[learner]
+        agents[learner] = _agent(
+            experiment, measurement, problems, (num_trained or num_tokens) / len(measurement.responses)
+        )
     return Probe(agents, tuple(pairs))
 
 
@@ -178,16 +180,16 @@ def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> 
     with experiment.stopwatch(agent) as sampling:
         responses = with_agent(experiment, agent, 0, lambda placed: placed.sample(specs, step=STEP, purpose="rollout"))
     with experiment.stopwatch(agent) as scoring:
-        scored = with_agent(experiment, agent, 0, lambda placed: placed.score(responses))
+        score_columns = with_agent(experiment, agent, 0, lambda placed: placed.score(responses))
     with experiment.stopwatch(agent) as verifying:
         by_id = {problem.id: problem for problem in problems}
-        asked = [by_id[name] for name in responses.problem_id]
-        verdicts = Verdicts.of(experiment.rewards.judge(asked, responses.text, list(responses.row_keys())))
+        response_problems = [by_id[name] for name in responses.problem_id]
+        verdicts = Verdicts.of(experiment.rewards.judge(response_problems, responses.text, list(responses.row_keys())))
     num_tokens, is_rescored = len(responses.token_ids.value_N), experiment.config.old_logprobs != "sampler"
-    learned = scored.value_N.astype(np.float64)
+    learner_logprobs = score_columns.value_N.astype(np.float64)
     return _Sampled(
-        responses=replace(responses, old_logprobs=scored if is_rescored else None, verdicts=verdicts),
-        difference_N=np.abs(responses.logprobs.value_N - learned),
+        responses=replace(responses, old_logprobs=score_columns if is_rescored else None, verdicts=verdicts),
+        difference_N=np.abs(responses.logprobs.value_N - learner_logprobs),
         sampled_per_s=num_tokens / sampling.cost().seconds,
         scored_per_s=num_tokens / scoring.cost().seconds,
         verified_per_s=len(responses) / verifying.cost().seconds,
@@ -259,12 +261,12 @@ class Groups:
 
 def groups_of(reward_PG: NDArray[np.float64]) -> Groups:
     """Count groups by their scored rewards; nan is unscored."""
-    known = [reward_G[~np.isnan(reward_G)] for reward_G in reward_PG]
-    known = [reward_G for reward_G in known if len(reward_G)]
-    if not known:
+    scored_groups = [reward_G[~np.isnan(reward_G)] for reward_G in reward_PG]
+    scored_groups = [reward_G for reward_G in scored_groups if len(reward_G)]
+    if not scored_groups:
         return Groups(0.0, 0.0, 0.0)
     return Groups(
-        signal_share=float(np.mean([reward_G.min() < reward_G.max() for reward_G in known])),
-        all_wrong_share=float(np.mean([reward_G.max() == 0 for reward_G in known])),
-        all_right_share=float(np.mean([reward_G.min() == 1 for reward_G in known])),
+        signal_share=float(np.mean([reward_G.min() < reward_G.max() for reward_G in scored_groups])),
+        all_wrong_share=float(np.mean([reward_G.max() == 0 for reward_G in scored_groups])),
+        all_right_share=float(np.mean([reward_G.min() == 1 for reward_G in scored_groups])),
     )

@@ -86,18 +86,26 @@ def rows_of(
 
 
 def pair_probe(
-    experiment: Experiment, learner: str, source: str, minibatch: Minibatch, built: BatchCounts, sampled: Responses
+    experiment: Experiment,
+    learner: str,
+    source: str,
+    minibatch: Minibatch,
+    batch_counts: BatchCounts,
+    sampled: Responses,
 ) -> PairProbe:
     """The rows under the learner's initial weights and the method's bounds."""
     objective = experiment.method.objective
-    counts = (built.length_drift_mean, built.num_truncated, built.num_empty, built.num_control_dropped)
+    counts = (
+        batch_counts.length_drift_mean,
+        batch_counts.num_truncated,
+        batch_counts.num_empty,
+        batch_counts.num_control_dropped,
+    )
     if not len(minibatch):
-        unknown = math.nan
-        return PairProbe(
-            learner, source, 0, (unknown,) * len(QUANTILES), unknown, unknown, unknown, 0.0, 0.0, None, *counts
-        )
+        nan = math.nan
+        return PairProbe(learner, source, 0, (nan,) * len(QUANTILES), nan, nan, nan, 0.0, 0.0, None, *counts)
     positions = sampled.positions()
-    asked = replace(
+    row_responses = replace(
         sampled.take([positions[key] for key in minibatch.keys]),
         prompt_ids=minibatch.tokens.prompts.take(minibatch.tokens.prompt_B),
         token_ids=minibatch.tokens.responses,
@@ -105,15 +113,15 @@ def pair_probe(
         old_logprobs=None,
         num_sampled_R=None,
     )
-    scored = with_agent(experiment, learner, 0, lambda placed: placed.score(asked))
-    minibatch = centered(objective, minibatch, scored)
-    first = bounded_ratios(objective, minibatch, scored, update=0)
-    last = bounded_ratios(objective, minibatch, scored, update=max(0, num_minibatches(experiment.config) - 1))
-    ratios, ceiling = tuple(np.quantile(first.ratio_B, QUANTILES).tolist()), float(first.ceiling_B.min())
+    logprobs = with_agent(experiment, learner, 0, lambda placed: placed.score(row_responses))
+    minibatch = centered(objective, minibatch, logprobs)
+    first_ratios = bounded_ratios(objective, minibatch, logprobs, update=0)
+    last_ratios = bounded_ratios(objective, minibatch, logprobs, update=max(0, num_minibatches(experiment.config) - 1))
+    ratios, ceiling = tuple(np.quantile(first_ratios.ratio_B, QUANTILES).tolist()), float(first_ratios.ceiling_B.min())
     return PairProbe(
-        *(learner, source, len(minibatch), ratios, float(first.ratio_B.mean())),
-        *(float(first.floor_B.max()), ceiling, first.passing_share, last.passing_share),
-        half_floor(first.ratio_B, ceiling),
+        *(learner, source, len(minibatch), ratios, float(first_ratios.ratio_B.mean())),
+        *(float(first_ratios.floor_B.max()), ceiling, first_ratios.passing_share, last_ratios.passing_share),
+        half_floor(first_ratios.ratio_B, ceiling),
         *counts,
     )
 

@@ -96,11 +96,11 @@ def result_table(experiment: Experiment) -> pd.DataFrame:
             row |= {f"{name}_before": before.value, f"{name}_after": after.value}
             row[f"{name}_unscored"] = max(before.unscored_share, after.unscored_share)
         spent = Spent()
-        own = [step_metrics["agents"][agent] for step_metrics in metrics]
-        for values in own:
+        agent_metrics = [step_metrics["agents"][agent] for step_metrics in metrics]
+        for values in agent_metrics:
             spent = spent.plus(values)
         row["tokens_sampled"] = spent.tokens
-        row["tokens_trained"] = int(sum(values["tokens/trained"] for values in own))
+        row["tokens_trained"] = int(sum(values["tokens/trained"] for values in agent_metrics))
         row["seconds"], row["gpu_seconds"] = round(spent.seconds, 2), round(spent.gpu_s, 2)
         rows.append(row)
     table = pd.DataFrame(rows)

@@ -162,7 +162,7 @@ class PrefectRunner:
             def run_phase(key: str, title: str) -> None:
                 self._run(key)
 
-            configured = task(
+            phase_task = task(
                 name=phase.kind,
                 task_run_name="{title}",
                 tags=["gpu"] if phase.needs_gpu else [],
@@ -172,7 +172,7 @@ class PrefectRunner:
                 cache_policy=NO_CACHE,
                 persist_result=False,
             )
-            self._tasks[kind] = configured(run_phase)
+            self._tasks[kind] = phase_task(run_phase)
         return self._tasks[kind]
 
 
@@ -288,7 +288,7 @@ def run_with_prefect(plan: Plan, watcher: Watcher | None = None) -> None:
             _has_lock.reset(token)
 
 
-def run_flow(chosen: Flow[..., Any], **parameters: Any) -> Any:
+def run_flow(flow_to_run: Flow[..., Any], **parameters: Any) -> Any:
     """Run a flow in this process and return its result, or raise its error.
 
     Raises:
@@ -297,9 +297,9 @@ def run_flow(chosen: Flow[..., Any], **parameters: Any) -> Any:
     """
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_no_interruption)
-    message = f"Prefect did not run the flow {chosen.name}"
+    message = f"Prefect did not run the flow {flow_to_run.name}"
     try:
-        state: Any = chosen(**parameters, return_state=True)
+        state: Any = flow_to_run(**parameters, return_state=True)
     except Exception as error:  # those of the flow itself are in its state
         raise ServerError(f"{message}: {first_line(error)}; see `hacpo server status`") from error
     if state.is_cancelled():

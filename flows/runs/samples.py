@@ -30,7 +30,7 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     rounds = [(agent, n) for agent in names for n in range(store.num_rounds(step, "verify", agent))]
 
     def tables(phase: str, file: str, columns: Sequence[str]) -> pd.DataFrame:
-        parts = [(phase_name(phase, *each), f"{phase_name(file, *each)}.parquet") for each in rounds]
+        parts = [(phase_name(phase, *round_key), f"{phase_name(file, *round_key)}.parquet") for round_key in rounds]
         return pd.concat([store.read_table(step, *part, columns=[*keys, *columns]) for part in parts])
 
     frame = tables("rollout", "rollouts", ["tag", "text", "token_ids", "finish_reason"]).merge(
@@ -68,12 +68,12 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
     frame = read_evaluations(plan.root)
     steps = sorted(frame[frame.benchmark == benchmark]["step"].unique())
     if not steps:
-        known = ", ".join(dict.fromkeys(frame.benchmark)) or "none"
-        raise ConfigError(f"--benchmark: got {benchmark!r}, but {plan.id} was evaluated on {known}; name one of these")
+        names = ", ".join(dict.fromkeys(frame.benchmark)) or "none"
+        raise ConfigError(f"--benchmark: got {benchmark!r}, but {plan.id} was evaluated on {names}; name one of these")
     step = steps[-1] if step is None else step
     if step not in steps:
-        known = ", ".join(map(str, steps))
-        raise ConfigError(f"--step: got {step}, expected one of {known}, the evaluations of {plan.id} on {benchmark}")
+        names = ", ".join(map(str, steps))
+        raise ConfigError(f"--step: got {step}, expected one of {names}, the evaluations of {plan.id} on {benchmark}")
     agents = dict.fromkeys(frame[(frame.benchmark == benchmark) & (frame.step == step)]["agent"])
     return pd.concat(
         [
@@ -84,15 +84,15 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
     )
 
 
-def print_answers(frame: pd.DataFrame, num_problems: int) -> None:
+def print_benchmark_samples(frame: pd.DataFrame, num_problems: int) -> None:
     """Print the responses to the first problems of an evaluation."""
     for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
         rows = frame[frame.problem_id == problem_id].to_dict(orient="records")
         print(f"=== {problem_id}  gold: {rows[0]['answer']}\n{rows[0]['question']}")
         for row in rows:
-            cut = ", cut at the limit" if row["finish_reason"] == "length" else ""
+            cut_note = ", cut at the limit" if row["finish_reason"] == "length" else ""
             answer = f", found {row['extracted']}" if isinstance(row["extracted"], str) else ""
-            print(f"--- {row['agent']} #{row['sample']} {row['status']}{answer}{cut}")
+            print(f"--- {row['agent']} #{row['sample']} {row['status']}{answer}{cut_note}")
             print(row["text"])
 
 

@@ -153,7 +153,7 @@ class _MlflowCopy:
         self._health: str | None = None
         self._logged = self._tracker.logged_steps()
         self._next_step = 1
-        self._evaluated: set[tuple[int, str]] = set()
+        self._sent_evaluations: set[tuple[int, str]] = set()
         self._evaluated_from = 0
 
     def send(self, status: str | None, table: pd.DataFrame | None) -> None:
@@ -176,8 +176,8 @@ class _MlflowCopy:
             self._tracker.set_tags(tags(self._plan))  # a grid may have taken the experiment up meanwhile
             best = best_texts(self._plan.root, self._plan.config)
             if best:
-                kept = "; ".join(f"step {step}: {text}" for step, text in sorted(best.items()))
-                self._tracker.store.set_tags(self._tracker.run_id, {"hacpo.best": kept})
+                best_note = "; ".join(f"step {step}: {text}" for step, text in sorted(best.items()))
+                self._tracker.store.set_tags(self._tracker.run_id, {"hacpo.best": best_note})
             _log_artifacts(self._tracker, self._plan, table)
             self._tracker.finish(status)
 
@@ -205,16 +205,19 @@ class _MlflowCopy:
                 if phase.startswith("evaluate.") and self._store.is_intact(step, phase):
                     result = read_result(self._store, step, phase)
                     by_benchmark[result.benchmark].append(result)
-                    if (step, phase) not in self._evaluated:
+                    if (step, phase) not in self._sent_evaluations:
                         time_ms = self._store.committed_at_ms(step, phase)
                         self._add_evaluation(result.agent, result_values(result), step, time_ms)
-                        self._evaluated.add((step, phase))
+                        self._sent_evaluations.add((step, phase))
             for benchmark, results in by_benchmark.items():
-                if len(results) == len(self._plan.config.pair.agents) and (step, benchmark) not in self._evaluated:
+                if (
+                    len(results) == len(self._plan.config.pair.agents)
+                    and (step, benchmark) not in self._sent_evaluations
+                ):
                     mean = sum(result.value for result in results) / len(results)
                     time_ms = max(self._store.committed_at_ms(step, f"evaluate.{benchmark}.{r.agent}") for r in results)
                     self._add_evaluation(None, {f"evaluate/{benchmark}_accuracy": mean}, step, time_ms)
-                    self._evaluated.add((step, benchmark))
+                    self._sent_evaluations.add((step, benchmark))
         self._evaluated_from = last
 
     def _add_evaluation(self, agent: str | None, values: Mapping[str, float], step: int, time_ms: int) -> None:

@@ -32,8 +32,8 @@ def verdicts_of_run(plan: Plan) -> pd.DataFrame:
         if "advantage" in store.committed(step):
             frame = step_samples(plan, step)
             frames.append(frame.assign(gold=frame["problem_id"].map(golds), place=f"step {step}, "))
-    evaluated = read_evaluations(plan.root)
-    for step_after, benchmark in dict.fromkeys(zip(evaluated["step"], evaluated["benchmark"], strict=True)):
+    evaluations = read_evaluations(plan.root)
+    for step_after, benchmark in dict.fromkeys(zip(evaluations["step"], evaluations["benchmark"], strict=True)):
         frame = benchmark_samples(plan, benchmark, step_after).rename(columns={"answer": "gold"})
         frames.append(frame.assign(place=f"{benchmark} after step {step_after}, ", reason=""))
     if not frames:
@@ -62,21 +62,21 @@ def verdicts_of_file(
     golds = [row.text(answer_field, numbers=True) for row in rows]
     with VerifierPool(num_workers=2, timeout_s=timeout_s, memory_mb=1024, style=style) as pool:
         if text_field is None:
-            unreadable = set(pool.unreadable(golds))
-            judged = [
+            unreadable_answers = set(pool.unreadable(golds))
+            verdicts = [
                 Verdict("unscored", None, None, 0.0, UNREADABLE)
-                if gold in unreadable
+                if gold in unreadable_answers
                 else Verdict("correct", 1.0, gold, 0.0)
                 for gold in golds
             ]
         else:
-            judged = pool.verify([row.text(text_field, blanks=True) for row in rows], golds)
+            verdicts = pool.verify([row.text(text_field, blanks=True) for row in rows], golds)
     frame = pd.DataFrame(
         {
-            "status": [verdict.status for verdict in judged],
+            "status": [verdict.status for verdict in verdicts],
             "gold": golds,
-            "extracted": [verdict.extracted for verdict in judged],
-            "reason": [verdict.reason for verdict in judged],
+            "extracted": [verdict.extracted for verdict in verdicts],
+            "reason": [verdict.reason for verdict in verdicts],
             "place": [row.place for row in rows],
         }
     )
@@ -91,8 +91,8 @@ def sorted_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.assign(extracted=frame["extracted"].astype(object).where(frame["extracted"].notna(), None))
     frame["doubt"] = [doubt(*row) for row in zip(frame["status"], frame["extracted"], frame["gold"], strict=True)]
     keys = ["doubt", "status", "gold", "extracted", "reason"]
-    grouped = frame.groupby(keys, dropna=False, sort=False)
-    table = grouped.agg(num=("place", "size"), place=("place", "first")).reset_index()
+    groups = frame.groupby(keys, dropna=False, sort=False)
+    table = groups.agg(num=("place", "size"), place=("place", "first")).reset_index()
     order = {name: rank for rank, name in enumerate((*DOUBTS, ""))}
     table = table.sort_values(
         ["doubt", "num"], key=lambda column: column.map(order) if column.name == "doubt" else -column, kind="stable"

@@ -39,8 +39,10 @@ def unreadable_golds(sets: Mapping[str, Sequence[Problem]], pool: VerifierPool) 
     Raises:
         VerificationError: no worker can start.
     """
-    found = {name: pool.unreadable(problem.gold.answer for problem in problems) for name, problems in sets.items()}
-    return {name: golds for name, golds in found.items() if golds}
+    golds_by_set = {
+        name: pool.unreadable(problem.gold.answer for problem in problems) for name, problems in sets.items()
+    }
+    return {name: golds for name, golds in golds_by_set.items() if golds}
 
 
 def check_golds(root: Path, sets: Mapping[str, Sequence[Problem]], pool: VerifierPool) -> None:
@@ -51,9 +53,9 @@ def check_golds(root: Path, sets: Mapping[str, Sequence[Problem]], pool: Verifie
     """
     if (root / GOLDS_FILE).is_file():
         return
-    found = unreadable_golds(sets, pool)
-    write_json(root / GOLDS_FILE, found)
-    for line in gold_lines(found):
+    golds_by_set = unreadable_golds(sets, pool)
+    write_json(root / GOLDS_FILE, golds_by_set)
+    for line in gold_lines(golds_by_set):
         _log.warning("%s", line)
 
 
@@ -66,12 +68,12 @@ def known_unreadable_golds(root: Path) -> dict[str, list[str]]:
         return {}
 
 
-def gold_lines(found: Mapping[str, Sequence[str]]) -> list[str]:
+def gold_lines(golds_by_set: Mapping[str, Sequence[str]]) -> list[str]:
     """A sentence per data set."""
     lines = []
-    for name, golds in found.items():
-        shown = ", ".join(map(repr, golds[:_NUM_SHOWN])) + (", ..." if len(golds) > _NUM_SHOWN else "")
+    for name, golds in golds_by_set.items():
+        examples = ", ".join(map(repr, golds[:_NUM_SHOWN])) + (", ..." if len(golds) > _NUM_SHOWN else "")
         lines.append(
-            f"{name}: {len(golds)} gold answers cannot be read, so answers spelled otherwise are unscored: {shown}"
+            f"{name}: {len(golds)} gold answers cannot be read, so answers spelled otherwise are unscored: {examples}"
         )
     return lines

@@ -32,11 +32,11 @@ class Baseline:
     def of_agent(self, agent: int) -> Baseline:
         """One agent's baseline in place of all agents' own."""
 
-        def repeated(value_PA: Tensor) -> Tensor:
+        def of_all(value_PA: Tensor) -> Tensor:
             return value_PA[:, agent, None].expand_as(value_PA)
 
-        std_PA = None if self.std_PA is None else repeated(self.std_PA)
-        return Baseline(repeated(self.mean_PA), std_PA, repeated(self.is_uniform_PA), self.num_guarded)
+        std_PA = None if self.std_PA is None else of_all(self.std_PA)
+        return Baseline(of_all(self.mean_PA), std_PA, of_all(self.is_uniform_PA), self.num_guarded)
 
 
 def own_baseline(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Baseline:
@@ -266,9 +266,9 @@ def pass_at_k(is_right_PAG: Tensor, is_scored_PAG: Tensor, counts_PAG: Tensor, *
     return torch.where(is_scored_PAG & (sigma_PA1 > 0), advantage_PAG, 0.0)
 
 
-def _share_of_choices(some: Tensor, all_of_them: Tensor, k: int) -> Tensor:
+def _share_of_choices(num_chosen: Tensor, num_all: Tensor, k: int) -> Tensor:
     """C(a, min(k, b)) / C(b, min(k, b)) of a out of b things, as a product; 1 for k = 0."""
-    share = torch.ones_like(some)
+    share = torch.ones_like(num_chosen)
     for i in range(k):
-        share = share * torch.where(all_of_them > i, (some - i).clamp(min=0) / (all_of_them - i).clamp(min=1), 1.0)
+        share = share * torch.where(num_all > i, (num_chosen - i).clamp(min=0) / (num_all - i).clamp(min=1), 1.0)
     return share

@@ -80,17 +80,17 @@ def windowed_capability(capability_KA: Tensor | NDArray[np.float64]) -> Tensor:
 
 
 def capability_ratios(
-    capability_A: Tensor, *, floor: float = 1e-8, lowest: float = 0.1, highest: float = 10.0
+    capability_A: Tensor, *, floor: float = 1e-8, min_ratio: float = 0.1, max_ratio: float = 10.0
 ) -> CapabilityRatios:
     """Ratio of the capabilities of each pair of agents, bounded so that a capability of 0 causes no division by zero.
 
-        w[k, j] = clip( max(P[k], floor) / max(P[j], floor), lowest, highest )
+        w[k, j] = clip( max(P[k], floor) / max(P[j], floor), min_ratio, max_ratio )
 
     Args:
         capability_A: windowed capability.
         floor: smallest capability, > 0.
-        lowest: smallest ratio, in (0, 1].
-        highest: largest ratio, >= 1.
+        min_ratio: smallest ratio, in (0, 1].
+        max_ratio: largest ratio, >= 1.
 
     Returns:
         the ratios (1 on the diagonal) and how many values were bounded.
@@ -98,7 +98,7 @@ def capability_ratios(
     """
     floored_A = capability_A.clamp(min=floor)
     raw_AA = floored_A[:, None] / floored_A[None, :]
-    ratio_AA = raw_AA.clamp(lowest, highest)
+    ratio_AA = raw_AA.clamp(min_ratio, max_ratio)
     return CapabilityRatios(
         ratio_AA=ratio_AA,
         num_floored=int((capability_A < floor).sum()),

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def adapted_coefficient(coefficient: float, entropy: float, *, target: float, step: float, highest: float) -> float:
+def adapted_coefficient(
+    coefficient: float, entropy: float, *, target: float, step: float, max_coefficient: float
+) -> float:
     """Weight of the entropy bonus after an update.
 
         c <- min(c + d, c_max) where H <= target,   max(c - d, 0) elsewhere
@@ -19,10 +21,10 @@ def adapted_coefficient(coefficient: float, entropy: float, *, target: float, st
         entropy: H, mean over the update's tokens, nats.
         target: nats per token.
         step: d, >= 0.
-        highest: c_max.
+        max_coefficient: c_max.
     Source: Skywork-OR1 (2505.22312), adaptive entropy control; bounds as in TRL.
     """
-    return min(coefficient + step, highest) if entropy <= target else max(coefficient - step, 0.0)
+    return min(coefficient + step, max_coefficient) if entropy <= target else max(coefficient - step, 0.0)
 
 
 def applied_coefficient(coefficient: float, entropy: float, *, target: float) -> float:

@@ -28,29 +28,29 @@ def initial(num_inputs: int, num_hidden: int, generator: np.random.Generator) ->
     return {**weights, "count": np.zeros(1), "mean_C": np.zeros(num_inputs), "square_C": np.zeros(num_inputs)}
 
 
-def seen(state: Mapping[str, Array], context_NC: Array) -> dict[str, Array]:
+def add_rows(state: Mapping[str, Array], context_NC: Array) -> dict[str, Array]:
     """The state with these rows added to each feature's running mean and variance."""
-    count, added = state["count"], float(len(context_NC))
-    if not added:
+    count, num_added = state["count"], float(len(context_NC))
+    if not num_added:
         return dict(state)
     mean_C, square_C = context_NC.mean(axis=0), ((context_NC - context_NC.mean(axis=0)) ** 2).sum(axis=0)
-    total, delta_C = count + added, mean_C - state["mean_C"]
+    num_rows, delta_C = count + num_added, mean_C - state["mean_C"]
     return {
         **state,
-        "count": total,
-        "mean_C": state["mean_C"] + delta_C * added / total,
-        "square_C": state["square_C"] + square_C + delta_C**2 * count * added / total,
+        "count": num_rows,
+        "mean_C": state["mean_C"] + delta_C * num_added / num_rows,
+        "square_C": state["square_C"] + square_C + delta_C**2 * count * num_added / num_rows,
     }
 
 
-def predicted(state: Mapping[str, Array], context_NC: Array) -> Array:
+def predict(state: Mapping[str, Array], context_NC: Array) -> Array:
     """gain_N = relu(x W1 + b1) W2 + b2,   x the features normalised by their running mean and standard deviation."""
     with torch.no_grad():
         gain_N: Array = _network(state)(_normalised(state, context_NC))[:, 0].numpy()
     return gain_N
 
 
-def fitted(
+def fit(
     state: Mapping[str, Array], context_NC: Array, gain: float, *, learning_rate: float, num_passes: int
 ) -> dict[str, Array]:
     """The state after `num_passes` Adam steps on the mean squared error, with `gain` as every row's target.
@@ -75,11 +75,11 @@ def fitted(
         adam.zero_grad()
         ((network(x_NC)[:, 0] - gain) ** 2).mean().backward()
         adam.step()
-    after = dict(state)
+    new_state = dict(state)
     for name, parameter in parameters.items():
-        after[name] = parameter.detach().numpy()
-        after |= {f"{name}.{kind}": np.asarray(value) for kind, value in adam.state[parameter].items()}
-    return after
+        new_state[name] = parameter.detach().numpy()
+        new_state |= {f"{name}.{kind}": np.asarray(value) for kind, value in adam.state[parameter].items()}
+    return new_state
 
 
 def _network(state: Mapping[str, Array]) -> nn.Sequential:

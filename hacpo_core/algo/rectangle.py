@@ -72,9 +72,9 @@ def rectangle(agents: Sequence[AgentRewards], num_problems: int) -> Rectangle:
 
 def _places(problem_R: NDArray[np.int64], num_problems: int) -> NDArray[np.int64]:
     """For each response, the number of earlier responses to the same problem."""
-    seen = np.zeros(num_problems, np.int64)
+    num_earlier_P = np.zeros(num_problems, np.int64)
     place_R = np.empty(len(problem_R), np.int64)
     for row, problem in enumerate(problem_R.tolist()):
-        place_R[row] = seen[problem]
-        seen[problem] += 1
+        place_R[row] = num_earlier_P[problem]
+        num_earlier_P[problem] += 1
     return place_R

@@ -17,13 +17,13 @@ _SQLITE = "sqlite:///"
 _PASSWORD = re.compile(r"(://[^@/\s]*:)[^@\s]*(@)|([?&](?:password|passwd|sslpassword)=)[^&\s]*", re.IGNORECASE)
 
 
-def tracking_uri(configured: str | None, runs_dir: Path) -> str:
+def tracking_uri(configured_uri: str | None, runs_dir: Path) -> str:
     """The configured store, else MLFLOW_TRACKING_URI, else a SQLite file in `runs_dir`.
 
     Raises:
         ConfigError: it is the address of a server and contains a password, which errors would show.
     """
-    uri = configured or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{runs_dir.absolute() / 'mlflow.db'}"
+    uri = configured_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{runs_dir.absolute() / 'mlflow.db'}"
     if is_server(uri) and has_password(uri):
         raise ConfigError(
             "MLFLOW_TRACKING_URI: contains a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME "

@@ -67,15 +67,15 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
     _check_entropy(config)
     _check_teachers(config)
     inert = inert_fields(config)
-    named: dict[str, tuple[Collection[str], str]] = {
+    sections: dict[str, tuple[Collection[str], str]] = {
         "evaluate.benchmarks.": (config.evaluate.benchmarks, "neither in evaluate.during nor in evaluate.final"),
         "data.sets.": (config.data.sets, "not in data.train"),
     }
     for name in overrides:
-        for prefix, (known, absent) in named.items():
-            declared = name.removeprefix(prefix).partition(".")[0]
-            if name.startswith(prefix) and declared not in known:
-                raise ConfigError(f"{name} cannot take effect: {declared} is {absent}; add it there or leave it out")
+        for prefix, (names, where_absent) in sections.items():
+            entry = name.removeprefix(prefix).partition(".")[0]
+            if name.startswith(prefix) and entry not in names:
+                raise ConfigError(f"{name} cannot take effect: {entry} is {where_absent}; add it there or leave it out")
         if name in inert:
             raise ConfigError(f"{name} cannot take effect: {inert[name]}; leave it out")
 

@@ -20,9 +20,9 @@ def num_sources(config: ExperimentConfig) -> int:
 
 def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
     """Benchmarks to evaluate after a step, possibly with duplicates; all of them at step 0, before training."""
-    chosen = config.evaluate
-    is_during = step == 0 or (chosen.every > 0 and step % chosen.every == 0)
-    return [*(chosen.during if is_during else []), *(chosen.final if step in (0, config.train.num_steps) else [])]
+    evaluate = config.evaluate
+    is_during = step == 0 or (evaluate.every > 0 and step % evaluate.every == 0)
+    return [*(evaluate.during if is_during else []), *(evaluate.final if step in (0, config.train.num_steps) else [])]
 
 
 def has_reference(config: ExperimentConfig) -> bool:
@@ -54,14 +54,14 @@ def total_updates(config: ExperimentConfig) -> int:
 
 def planned_updates(config: ExperimentConfig, step: int) -> range:
     """Planned updates of a step, numbered over the whole training."""
-    each = num_minibatches(config)
-    return range((step - 1) * each, step * each)
+    num_per_step = num_minibatches(config)
+    return range((step - 1) * num_per_step, step * num_per_step)
 
 
 def num_ranks(config: ExperimentConfig, agent: str) -> int:
     """Ranks (processes) of an agent."""
-    own = config.pair.agents[agent].num_ranks
-    ranks = config.placement.num_ranks if own is None else own
+    configured_ranks = config.pair.agents[agent].num_ranks
+    ranks = config.placement.num_ranks if configured_ranks is None else configured_ranks
     assert isinstance(ranks, int), "planning replaces auto by a number, see flows.planning.plans.with_ranks"
     return ranks
 

@@ -252,12 +252,12 @@ class EngineConfig:
 _NOT_RAY = unless("placement.kind", "ray")
 
 
-def _all_have_ranks(_: Any, config: Any) -> str | None:
+def _why_no_default_ranks(_: Any, config: Any) -> str | None:
     has_own = [agent.num_ranks is not None for agent in config.pair.agents.values()]
     return "every agent has its own num_ranks" if all(has_own) else None
 
 
-def _reason_alone(_: Any, config: Any) -> str | None:
+def _why_alone(_: Any, config: Any) -> str | None:
     return "one agent has no partner to share devices with" if len(config.pair.agents) == 1 else None
 
 
@@ -290,7 +290,7 @@ class PlacementConfig:
         "ranks (processes) per agent; several ranks split the problems for sampling and train with DeepSpeed. auto: "
         "split total_ranks among the agents by what a step costs each; an agent that trains alone gets half",
         identity=False,
-        inert=_all_have_ranks,
+        inert=_why_no_default_ranks,
     )
     total_ranks: int | None = setting(
         None,
@@ -298,12 +298,12 @@ class PlacementConfig:
         at_least=1,
         at_most=4096,
         identity=False,
-        inert=either(_all_have_ranks, unless("placement.num_ranks", AUTO, note=", not auto")),
+        inert=either(_why_no_default_ranks, unless("placement.num_ranks", AUTO, note=", not auto")),
     )
     colocated: bool = setting(
         False,
         "all agents share the same devices, one at a time",
         identity=False,
-        inert=either(_NOT_RAY, _reason_alone),
+        inert=either(_NOT_RAY, _why_alone),
     )
     ray: RayConfig = setting(RayConfig, "Ray cluster", identity=False, inert=_NOT_RAY)

@@ -32,10 +32,10 @@ def _check_threads(config: ExperimentConfig) -> None:
 
 
 def _check_checkpointing(config: ExperimentConfig) -> None:
-    wanted = config.engine.gradient_checkpointing
-    if isinstance(wanted, str) and wanted != AUTO:
-        raise ConfigError(f"engine.gradient_checkpointing: got {wanted!r}, expected {AUTO}, true or false")
-    if wanted == AUTO and config.engine.device == "cpu":
+    checkpointing = config.engine.gradient_checkpointing
+    if isinstance(checkpointing, str) and checkpointing != AUTO:
+        raise ConfigError(f"engine.gradient_checkpointing: got {checkpointing!r}, expected {AUTO}, true or false")
+    if checkpointing == AUTO and config.engine.device == "cpu":
         raise ConfigError(
             f"engine.gradient_checkpointing: got {AUTO} with engine.device=cpu, for which it is not decided; set true "
             "or false"
@@ -43,9 +43,11 @@ def _check_checkpointing(config: ExperimentConfig) -> None:
 
 
 def _check_placement(config: ExperimentConfig) -> None:
-    wanted = config.placement.num_ranks
-    if wanted != AUTO and not (isinstance(wanted, int) and 1 <= wanted <= 4096):
-        raise ConfigError(f"placement.num_ranks: got {wanted!r}, expected {AUTO} or a whole number in [1, 4096]")
+    configured_ranks = config.placement.num_ranks
+    if configured_ranks != AUTO and not (isinstance(configured_ranks, int) and 1 <= configured_ranks <= 4096):
+        raise ConfigError(
+            f"placement.num_ranks: got {configured_ranks!r}, expected {AUTO} or a whole number in [1, 4096]"
+        )
     sharers = sharing_agents(config)
     if sharers:
         _check_shared_ranks(config, len(sharers))
@@ -79,11 +81,11 @@ def _check_shared_ranks(config: ExperimentConfig, num_sharers: int) -> None:
             f"placement.num_ranks: got {AUTO} with placement.colocated=true, where all agents use the same GPUs; set a "
             "number"
         )
-    least = num_sharers + sum(agent.num_ranks or 0 for agent in config.pair.agents.values())
-    if placement.total_ranks is None or placement.total_ranks < least:
+    min_ranks = num_sharers + sum(agent.num_ranks or 0 for agent in config.pair.agents.values())
+    if placement.total_ranks is None or placement.total_ranks < min_ranks:
         raise ConfigError(
             f"placement.total_ranks: got {placement.total_ranks} with placement.num_ranks={AUTO}, expected at least "
-            f"{least}, one for each agent; set it to the number of GPUs"
+            f"{min_ranks}, one for each agent; set it to the number of GPUs"
         )
 
 

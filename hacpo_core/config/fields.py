@@ -67,12 +67,12 @@ class Declaration:
             return f"a text with {self.contains}"
         if not self.is_bounded:
             return ""
-        bracket, least = ("[", self.at_least) if self.above is None else ("(", self.above)
-        if least is None:
+        bracket, minimum = ("[", self.at_least) if self.above is None else ("(", self.above)
+        if minimum is None:
             return f"a value of at most {self.at_most:g}"
         if self.at_most is not None:
-            return f"a value in {bracket}{least:g}, {self.at_most:g}]"
-        return f"a value of at least {least:g}" if bracket == "[" else f"a value above {least:g}"
+            return f"a value in {bracket}{minimum:g}, {self.at_most:g}]"
+        return f"a value of at least {minimum:g}" if bracket == "[" else f"a value above {minimum:g}"
 
     def check(self, name: str, value: Any) -> None:
         """Check that a value is allowed. None always passes here, since the field's type decides about it.
@@ -87,8 +87,8 @@ class Declaration:
         elif self.contains:
             is_right = self.contains in value
         else:
-            least = -math.inf if self.at_least is None else self.at_least
-            is_above = value >= least if self.above is None else value > self.above
+            minimum = -math.inf if self.at_least is None else self.at_least
+            is_above = value >= minimum if self.above is None else value > self.above
             is_right = is_above and value <= (math.inf if self.at_most is None else self.at_most) and value < math.inf
         if not is_right:
             remedy = f" ({self.remedy})" if self.remedy else ""
@@ -193,10 +193,14 @@ def fields_of(config: Any) -> Iterator[Field]:
 
 
 def _walk(section: Any, config: Any, prefix: str, is_identity: bool, inert: str | None) -> Iterator[Field]:
-    for each in dataclasses.fields(section):
-        declared, value, name = declaration(each), getattr(section, each.name), f"{prefix}{each.name}"
+    for section_field in dataclasses.fields(section):
+        declared, value, name = (
+            declaration(section_field),
+            getattr(section, section_field.name),
+            f"{prefix}{section_field.name}",
+        )
         reason = inert or (declared.inert(section, config) if declared.inert is not None else None)
-        is_default = value == _default(each)
+        is_default = value == _default(section_field)
         yield from _expand(value, config, name, declared, is_identity and declared.identity, reason, is_default)
 
 
@@ -249,11 +253,11 @@ def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True)
         is_identity: whether the section itself is part of the id.
     """
     kinds = get_type_hints(schema)
-    for each in dataclasses.fields(schema):
-        declared, name = declaration(each), f"{prefix}{each.name}"
+    for schema_field in dataclasses.fields(schema):
+        declared, name = declaration(schema_field), f"{prefix}{schema_field.name}"
         counts = is_identity and declared.identity
-        alternatives = options(kinds[each.name])
-        section = next(each for each in alternatives if each is not type(None))
+        alternatives = options(kinds[schema_field.name])
+        section = next(alternative for alternative in alternatives if alternative is not type(None))
         if get_origin(section) is dict and dataclasses.is_dataclass(get_args(section)[1]):
             section, name = get_args(section)[1], f"{name}.<name>"
         if dataclasses.is_dataclass(section):
@@ -261,8 +265,12 @@ def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True)
                 yield SchemaField(name, "section or null", "null", declared, counts)
             yield from schema_fields(section, f"{name}.", counts)  # type: ignore[arg-type]
             continue
-        default = each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
-        yield SchemaField(name, _kind(kinds[each.name]), _as_yaml(default), declared, counts)
+        default = (
+            schema_field.default_factory()
+            if schema_field.default_factory is not dataclasses.MISSING
+            else schema_field.default
+        )
+        yield SchemaField(name, _kind(kinds[schema_field.name]), _as_yaml(default), declared, counts)
 
 
 def options(kind: Any) -> tuple[Any, ...]:

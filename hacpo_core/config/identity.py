@@ -14,7 +14,7 @@ ALGORITHM_VERSION = 4
 
 def inert_fields(config: ExperimentConfig) -> dict[str, str]:
     """Dotted names of fields that cannot change this run's results, each with the reason."""
-    return {each.name: each.inert for each in fields_of(config) if each.inert is not None}
+    return {field.name: field.inert for field in fields_of(config) if field.inert is not None}
 
 
 def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
@@ -24,9 +24,9 @@ def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
     by their paths.
     """
     return {
-        each.name: each.value
-        for each in fields_of(config)
-        if each.is_identity and each.inert is None and not (each.declared.is_option and each.is_default)
+        field.name: field.value
+        for field in fields_of(config)
+        if field.is_identity and field.inert is None and not (field.declared.is_option and field.is_default)
     }
 
 

@@ -32,36 +32,36 @@ def misfit(kind: Any, value: Any, name: str = "") -> Misfit | None:
     if isinstance(value, str) and "${" in value:
         return None
     kinds = options(kind)
-    if Any in kinds or any(_holds(each, value) for each in kinds):
-        inner = next((each for each in kinds if each is not type(None)), kind)
+    if Any in kinds or any(_holds(option, value) for option in kinds):
+        inner = next((option for option in kinds if option is not type(None)), kind)
         return _inside(inner, value, name)
     return Misfit(name or "the file", f"got {value!r}, expected {' or '.join(map(_words, kinds))}")
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
+def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Hint at similar names, "" if there is none; ends in a question mark."""
-    close = difflib.get_close_matches(name, known, n=2)
+    close = difflib.get_close_matches(name, names, n=2)
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
 def _inside(kind: Any, value: Any, name: str) -> Misfit | None:
     prefix = f"{name}." if name else ""
     if isinstance(value, list):
-        parts = [(get_args(kind)[0], each, f"{name}[{place}]") for place, each in enumerate(value)]
+        parts = [(get_args(kind)[0], entry, f"{name}[{place}]") for place, entry in enumerate(value)]
     elif not isinstance(value, dict) or kind is Any:
         return None
     elif dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
-        known = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+        field_kinds = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
         for key in value:
-            if key not in known:
-                names = f"expected one of {', '.join(known)}" if known else "the section has none"
-                hint = did_you_mean(str(key), list(known)) or names
+            if key not in field_kinds:
+                names = f"expected one of {', '.join(field_kinds)}" if field_kinds else "the section has none"
+                hint = did_you_mean(str(key), list(field_kinds)) or names
                 return Misfit(f"{prefix}{key}", f"there is no such field; {hint}")
-        parts = [(known[key], each, f"{prefix}{key}") for key, each in value.items()]
+        parts = [(field_kinds[key], entry, f"{prefix}{key}") for key, entry in value.items()]
     else:
-        parts = [(get_args(kind)[1], each, f"{prefix}{key}") for key, each in value.items()]
-    return next((found for part in parts if (found := misfit(*part)) is not None), None)
+        parts = [(get_args(kind)[1], entry, f"{prefix}{key}") for key, entry in value.items()]
+    return next((inner_misfit for part in parts if (inner_misfit := misfit(*part)) is not None), None)
 
 
 def _holds(kind: Any, value: Any) -> bool:

@@ -91,11 +91,12 @@ class TrainSetConfig(ProblemSetConfig):
     )
 
 
-def _reads_no_file(_: Any, config: Any) -> str | None:
+def _why_no_file(_: Any, config: Any) -> str | None:
     sets = [*config.data.sets.values(), *config.evaluate.benchmarks.values()]
     warm_ups = [agent.warm_up for agent in config.pair.agents.values()]
     reads_solutions = any(warm_up is not None and warm_up.source == "file" for warm_up in warm_ups)
-    return None if reads_solutions or any(each.kind == "file" for each in sets) else "nothing is read from a file"
+    reads_problems = any(problem_set.kind == "file" for problem_set in sets)
+    return None if reads_solutions or reads_problems else "nothing is read from a file"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class DataConfig:
         None,
         "folder of the data files; null: the environment variable HACPO_DATA_DIR, else ./data",
         identity=False,
-        inert=_reads_no_file,
+        inert=_why_no_file,
     )
     train: list[str] = setting(
         list, "training sets: names from experiments/train_sets, YAML files, or names declared under data.sets"
@@ -184,9 +185,11 @@ class BenchmarkConfig(ProblemSetConfig):
     )
 
 
-def _all_have_limits(_: Any, config: Any) -> str | None:
-    without_limit = [each for each in config.evaluate.benchmarks.values() if each.max_response_tokens is None]
-    return None if without_limit else "every benchmark has its own limit"
+def _why_no_default_limit(_: Any, config: Any) -> str | None:
+    unlimited_benchmarks = [
+        benchmark for benchmark in config.evaluate.benchmarks.values() if benchmark.max_response_tokens is None
+    ]
+    return None if unlimited_benchmarks else "every benchmark has its own limit"
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,7 @@ class EvaluateConfig:
         "response limit of benchmarks without their own",
         unit="tokens",
         at_least=1,
-        inert=_all_have_limits,
+        inert=_why_no_default_limit,
     )
     shard_problems: int = setting(
         256,
@@ -223,19 +226,19 @@ class EvaluateConfig:
     )
 
 
-def _starts_no_worker(_: Any, config: Any) -> str | None:
+def _why_no_worker(_: Any, config: Any) -> str | None:
     if "math_verify" in {config.verifier.equality, *map(SHIPPED_REWARDS.get, config.reward.functions)}:
         return None
     return "verifier.equality is normalised, which uses no workers"
 
 
-def _runs_no_function(reward: Any, _: Any) -> str | None:
-    own = [name for name in reward.functions if ":" in name]
-    return None if own else "reward.functions has no function of your own"
+def _why_no_function(reward: Any, _: Any) -> str | None:
+    user_functions = [name for name in reward.functions if ":" in name]
+    return None if user_functions else "reward.functions has no function of your own"
 
 
-def _scores_everything(verifier: Any, config: Any) -> str | None:
-    return _starts_no_worker(verifier, config) if _runs_no_function(config.reward, config) else None
+def _why_none_unscored(verifier: Any, config: Any) -> str | None:
+    return _why_no_worker(verifier, config) if _why_no_function(config.reward, config) else None
 
 
 @dataclass(frozen=True)
@@ -270,20 +273,20 @@ class VerifierConfig:
         "mark that closes the reasoning; the opening one is the same without its slash",
         inert=when(".answer_after_reasoning", "none"),
     )
-    num_workers: int = setting(2, "worker processes", at_least=1, at_most=1024, identity=False, inert=_starts_no_worker)
+    num_workers: int = setting(2, "worker processes", at_least=1, at_most=1024, identity=False, inert=_why_no_worker)
     timeout_s: float = setting(
         5.0,
         "wall-clock time per answer; then the worker is killed and the response is unscored",
         unit="s",
         above=0,
-        inert=_starts_no_worker,
+        inert=_why_no_worker,
     )
-    memory_mb: int = setting(2048, "memory limit of a worker", unit="MiB", at_least=256, inert=_starts_no_worker)
+    memory_mb: int = setting(2048, "memory limit of a worker", unit="MiB", at_least=256, inert=_why_no_worker)
     cache: bool = setting(
         True,
         "verify each pair of answer and correct answer only once",
         identity=False,
-        inert=_starts_no_worker,
+        inert=_why_no_worker,
     )
     max_unscored_fraction: float = setting(
         0.05,
@@ -291,7 +294,7 @@ class VerifierConfig:
         "be unscored; with more, or with no verdict at all, the run stops",
         at_least=0,
         at_most=1,
-        inert=_scores_everything,
+        inert=_why_none_unscored,
     )
 
 
@@ -314,12 +317,12 @@ class RewardConfig:
         "wall-clock time per call of your own function; then its process is killed and the responses are unscored",
         unit="s",
         above=0,
-        inert=_runs_no_function,
+        inert=_why_no_function,
     )
     memory_mb: int = setting(
         4096,
         "memory limit of the process of your own function",
         unit="MiB",
         at_least=256,
-        inert=_runs_no_function,
+        inert=_why_no_function,
     )

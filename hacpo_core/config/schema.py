@@ -178,7 +178,7 @@ class CheckpointConfig:
     )
 
 
-def _mixes_nothing(_: Any, config: Any) -> str | None:
+def _why_no_mixing(_: Any, config: Any) -> str | None:
     engine = config.engine
     if engine.learner == "deepspeed" and engine.deepspeed.stage == 3:
         return "engine.deepspeed.stage is 3, where no rank has the whole gradient"
@@ -194,7 +194,7 @@ class DiagnosticsConfig:
         "steps between measurements of the cosine between the gradients of J_homo and J_hete; 0: never",
         unit="steps",
         at_least=0,
-        inert=_mixes_nothing,
+        inert=_why_no_mixing,
     )
 
 

@@ -47,9 +47,9 @@ def user_class(field: str, name: str, base: type[_Base], *, shipped: Collection[
             f"{field}: {name} is not of class {base.__name__}; derive a frozen dataclass from "
             f"{base.__module__}.{base.__name__}"
         )
-    missing = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
-    if missing:
-        raise ConfigError(f"{field}: {name} lacks {missing}; implement it")
+    missing_names = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
+    if missing_names:
+        raise ConfigError(f"{field}: {name} lacks {missing_names}; implement it")
     _check_signatures(f"{field}: {name}", implementation, base)
     return implementation  # type: ignore[no-any-return]
 
@@ -60,29 +60,32 @@ def _check_signatures(context: str, implementation: type, base: type) -> None:
     Raises:
         ConfigError: a method takes other arguments, or a method stands in place of a property or a value.
     """
-    for name in (each for each in dir(base) if not each.startswith("_")):
-        expected, own = inspect.getattr_static(base, name), inspect.getattr_static(implementation, name)
-        if inspect.isfunction(own) and not inspect.isfunction(expected):
+    for name in (attribute for attribute in dir(base) if not attribute.startswith("_")):
+        expected, override = inspect.getattr_static(base, name), inspect.getattr_static(implementation, name)
+        if inspect.isfunction(override) and not inspect.isfunction(expected):
             remedy = "a property; add @property above it" if isinstance(expected, property) else "a value; assign it"
             raise ConfigError(f"{context}.{name} is a method, expected {remedy}")
-        if not inspect.isfunction(expected) or own is expected:
+        if not inspect.isfunction(expected) or override is expected:
             continue
-        if not inspect.isfunction(own):
+        if not inspect.isfunction(override):
             raise ConfigError(
-                f"{context}.{name} is of type {type(own).__name__}, expected a method; define it with def"
+                f"{context}.{name} is of type {type(override).__name__}, expected a method; define it with def"
             )
-        declared, given = inspect.signature(expected), inspect.signature(own)
-        named = [each for each in declared.parameters.values() if each.kind is each.KEYWORD_ONLY]
-        positional = list(declared.parameters)[: len(declared.parameters) - len(named)]
+        base_signature, signature = inspect.signature(expected), inspect.signature(override)
+        keyword_parameters = [
+            parameter for parameter in base_signature.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY
+        ]
+        positional = list(base_signature.parameters)[: len(base_signature.parameters) - len(keyword_parameters)]
         try:
-            given.bind(*positional, **{each.name: None for each in named})
+            signature.bind(*positional, **{parameter.name: None for parameter in keyword_parameters})
         except TypeError as error:
             raise ConfigError(
-                f"{context}.{name} takes {_arguments(given)}, expected {_arguments(declared)}; correct its arguments"
+                f"{context}.{name} takes {_arguments(signature)}, expected {_arguments(base_signature)}; correct its "
+                "arguments"
             ) from error
 
 
 def _arguments(signature: inspect.Signature) -> str:
     """The arguments without annotations and defaults, such as (self, scored, state)."""
-    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-    return str(signature.replace(parameters=bare, return_annotation=signature.empty))
+    parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))

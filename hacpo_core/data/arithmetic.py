@@ -89,8 +89,8 @@ def split_expressions(split: Split) -> Sequence[Expression]:
 def problems(split: Split) -> list[Problem]:
     """The split as problems, without any prompt template."""
     return [
-        embedded_problem("arithmetic", str(each), each.work()[2], split, solution=solve(each))
-        for each in split_expressions(split)
+        embedded_problem("arithmetic", str(expression), expression.work()[2], split, solution=solve(expression))
+        for expression in split_expressions(split)
     ]
 
 

@@ -238,40 +238,46 @@ def _rows(
     """
     step, agent, num_rows = responses.step, responses.agent, len(rows)
     is_own = agent == reader.learner
-    taken = responses if num_rows == len(responses) else responses.take(rows)
-    old, nothing = taken.behaviour_logprobs, np.zeros(num_rows, np.int64)
-    is_cut_R = np.array([reason == "length" for reason in taken.finish_reason], dtype=bool)
+    chosen_responses = responses if num_rows == len(responses) else responses.take(rows)
+    old_logprobs, zero_lengths = chosen_responses.behaviour_logprobs, np.zeros(num_rows, np.int64)
+    is_cut_R = np.array([reason == "length" for reason in chosen_responses.finish_reason], dtype=bool)
     if reader.drops_eos:
-        old = old.cut([len(without_eos(ids, reader.eos_ids[agent])) for ids in taken.token_ids])
+        old_logprobs = old_logprobs.cut(
+            [len(without_eos(ids, reader.eos_ids[agent])) for ids in chosen_responses.token_ids]
+        )
     if is_own:
-        token_ids = taken.token_ids.cut(old.lengths) if reader.drops_eos else taken.token_ids
-        prompts: Sequence[Any] = list(taken.prompt_ids)
+        token_ids = (
+            chosen_responses.token_ids.cut(old_logprobs.lengths) if reader.drops_eos else chosen_responses.token_ids
+        )
+        prompts: Sequence[Any] = list(chosen_responses.prompt_ids)
     else:
-        shared.append(reader.retokenizers[agent].convert(taken))
+        shared.append(reader.retokenizers[agent].convert(chosen_responses))
         token_ids = shared[-1].token_ids
         is_cut_R = is_cut_R | shared[-1].is_truncated_R
-        prompts = [reader.prompt_ids(problem_id) for problem_id in taken.problem_id]
-    added = Ragged.from_lengths(np.empty(0), nothing)
+        prompts = [reader.prompt_ids(problem_id) for problem_id in chosen_responses.problem_id]
+    token_advantages = Ragged.from_lengths(np.empty(0), zero_lengths)
     if is_own and reader.token_advantages is not None:
-        added = reader.token_advantages(step).take(rows).cut(old.lengths)
+        token_advantages = reader.token_advantages(step).take(rows).cut(old_logprobs.lengths)
     carried = reader.estimate(step).carried[reader.learner][agent]
-    kept = np.flatnonzero((token_ids.lengths > 0) & (old.lengths > 0))
-    old = old.take(kept)
+    kept_rows = np.flatnonzero((token_ids.lengths > 0) & (old_logprobs.lengths > 0))
+    old_logprobs = old_logprobs.take(kept_rows)
     corrects = is_own and objective.correction != "none"
     part = Minibatch(
-        keys=tuple(keys[row] for row in kept.tolist()),
-        tokens=TokenRows.of([prompts[row] for row in kept.tolist()], token_ids.take(kept)),
-        kind_B=np.full(len(kept), reader.kind(step, agent), dtype=np.int64),
-        source_B=np.full(len(kept), reader.agents.index(agent), dtype=np.int64),
-        advantage_B=carried.advantage_R[rows[kept]],
-        weight_B=carried.weight_R[rows[kept]],
-        row_weight_B=np.zeros(len(kept)),
-        old_mean_logprob_B=old.means(),
-        old_logprobs=old if is_own else old.cut(nothing[kept]),
-        token_advantages=added.take(kept),
-        sampler_logprobs=taken.logprobs.take(kept).cut(old.lengths if corrects else nothing[kept]),
+        keys=tuple(keys[row] for row in kept_rows.tolist()),
+        tokens=TokenRows.of([prompts[row] for row in kept_rows.tolist()], token_ids.take(kept_rows)),
+        kind_B=np.full(len(kept_rows), reader.kind(step, agent), dtype=np.int64),
+        source_B=np.full(len(kept_rows), reader.agents.index(agent), dtype=np.int64),
+        advantage_B=carried.advantage_R[rows[kept_rows]],
+        weight_B=carried.weight_R[rows[kept_rows]],
+        row_weight_B=np.zeros(len(kept_rows)),
+        old_mean_logprob_B=old_logprobs.means(),
+        old_logprobs=old_logprobs if is_own else old_logprobs.cut(zero_lengths[kept_rows]),
+        token_advantages=token_advantages.take(kept_rows),
+        sampler_logprobs=chosen_responses.logprobs.take(kept_rows).cut(
+            old_logprobs.lengths if corrects else zero_lengths[kept_rows]
+        ),
     )
-    return part, objective.masked_rows(is_cut_R[kept], part.advantage_B * part.weight_B)
+    return part, objective.masked_rows(is_cut_R[kept_rows], part.advantage_B * part.weight_B)
 
 
 def _weighed(rows: Minibatch, objective: Objective, max_response_tokens: int) -> Minibatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hacpo_core.config import BenchmarkConfig, DataConfig
-from hacpo_core.data.problem_sets import asked, read_problems
+from hacpo_core.data.problem_sets import read_problems, with_prompts
 from hacpo_core.data.training import EMBEDDED, load_training
 from hacpo_core.records import Problem
 
@@ -33,10 +33,10 @@ def load_benchmark(name: str, config: BenchmarkConfig, data: DataConfig) -> Benc
     if config.kind == "development":
         problems = load_training(data).development
     elif config.kind in EMBEDDED:
-        problems = asked(EMBEDDED[config.kind]("test" if config.split == "test" else "dev"), config)
+        problems = with_prompts(EMBEDDED[config.kind]("test" if config.split == "test" else "dev"), config)
     else:
         field = f"evaluate.benchmarks.{name}"
-        problems = asked(
+        problems = with_prompts(
             read_problems(
                 field, config, data.directory, drops_unanswerable=False, reference_field=config.reference_field
             ),

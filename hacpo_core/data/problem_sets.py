@@ -95,7 +95,7 @@ def read_problems(
     return list(problems.values())
 
 
-def asked(problems: Sequence[Problem], config: ProblemSetConfig) -> list[Problem]:
+def with_prompts(problems: Sequence[Problem], config: ProblemSetConfig) -> list[Problem]:
     """The problems with the set's prompts: template filled in, system message in front."""
     return [
         replace(problem, messages=format_messages(config.template, problem.messages[-1].content, config.system))
@@ -126,9 +126,9 @@ def _check_columns(row: DataRow, columns: ProblemSetConfig | HubConfig, section:
 
 
 def _missing_column(row: DataRow, name: str, field: str, others: str) -> DataError:
-    found = ", ".join(row.values) or "none"
+    column_names = ", ".join(row.values) or "none"
     return DataError(
-        f"{row.place}: field {name!r} is missing; the row has {found}; fix the row, or set {field} to {others}"
+        f"{row.place}: field {name!r} is missing; the row has {column_names}; fix the row, or set {field} to {others}"
     )
 
 

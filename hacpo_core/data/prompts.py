@@ -74,16 +74,16 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
         return
     template = _GENERATION.sub("", _template_of(tokenizer))
     try:
-        read = _settable(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
+        settable_names = _settable(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
     except TemplateError as error:
         raise ModelError(f"the chat template of {_path_of(tokenizer)} is not valid Jinja: {error}; fix it") from error
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters
-    reserved = _SET_BY_RENDERER.union(parameters, tokenizer.special_tokens_map)
+    reserved_names = _SET_BY_RENDERER.union(parameters, tokenizer.special_tokens_map)
     for name in arguments:
-        if name not in read - reserved:
+        if name not in settable_names - reserved_names:
             field = f"pair.agents.{agent}.chat_template_kwargs.{name}"
-            why = "the renderer sets it itself" if name in reserved else "the chat template does not use it"
-            expected = ", ".join(sorted(read - reserved)) or "none"
+            why = "the renderer sets it itself" if name in reserved_names else "the chat template does not use it"
+            expected = ", ".join(sorted(settable_names - reserved_names)) or "none"
             raise ConfigError(
                 f"{field} cannot take effect: {why}; expected one of {expected}; leave it out, or set {field}=null"
             )
@@ -97,16 +97,18 @@ def _settable(template: nodes.Template) -> set[str]:
     """
 
     def names(node: nodes.Node) -> set[str]:
-        inner = {each.name for each in node.find_all(nodes.Name)}
-        return inner | ({node.name} if isinstance(node, nodes.Name) else set())
+        inner_names = {name_node.name for name_node in node.find_all(nodes.Name)}
+        return inner_names | ({node.name} if isinstance(node, nodes.Name) else set())
 
     assignments = list(template.find_all(nodes.Assign))
-    assigned = {name for each in assignments for name in names(each.target)}
-    asked = {name for each in assignments for name in names(each.target) & names(each.node)}
-    asked |= {name for each in template.find_all(nodes.If) for name in names(each.test)}
-    asked |= {name for each in template.find_all(nodes.CondExpr) for name in names(each.test)}
-    asked |= {name for each in template.find_all(nodes.Filter) if each.name == "default" for name in names(each)}
-    return find_undeclared_variables(template) - (assigned - asked)
+    assigned_names = {name for assignment in assignments for name in names(assignment.target)}
+    read_names = {name for assignment in assignments for name in names(assignment.target) & names(assignment.node)}
+    read_names |= {name for branch in template.find_all(nodes.If) for name in names(branch.test)}
+    read_names |= {name for branch in template.find_all(nodes.CondExpr) for name in names(branch.test)}
+    read_names |= {
+        name for branch in template.find_all(nodes.Filter) if branch.name == "default" for name in names(branch)
+    }
+    return find_undeclared_variables(template) - (assigned_names - read_names)
 
 
 def render_prompts(
@@ -138,15 +140,15 @@ def render_prompts(
         for messages in prompts
     ]
     spelling = {n for n, spells in enumerate(_spell_control(tokenizer, plain)) if spells}
-    texts = [_rendered(tokenizer, messages, arguments) for n, messages in enumerate(plain) if n not in spelling]
-    encoded = _encoded(tokenizer, texts)
-    rendered = [
-        _encode_masked(tokenizer, messages, arguments) if n in spelling else tuple(next(encoded))
+    texts = [_render(tokenizer, messages, arguments) for n, messages in enumerate(plain) if n not in spelling]
+    encoded_texts = _encode_texts(tokenizer, texts)
+    conversations = [
+        _encode_masked(tokenizer, messages, arguments) if n in spelling else tuple(next(encoded_texts))
         for n, messages in enumerate(plain)
     ]
-    if not all(rendered):
+    if not all(conversations):
         raise ModelError(f"the chat template of {_path_of(tokenizer)} gives an empty prompt; fix the template")
-    return rendered
+    return conversations
 
 
 def leaves_mark_to_response(tokenizer: PreTrainedTokenizerBase, mark: str, *, arguments: Mapping[str, Any]) -> bool:
@@ -162,7 +164,7 @@ def leaves_mark_to_response(tokenizer: PreTrainedTokenizerBase, mark: str, *, ar
     """
     if not mark or mark not in _template_of(tokenizer):
         return False
-    return mark not in _rendered(tokenizer, [Message(role="user", content="1 + 1?")], arguments)
+    return mark not in _render(tokenizer, [Message(role="user", content="1 + 1?")], arguments)
 
 
 def turn_end_id(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, Any] | None = None) -> int | None:
@@ -177,7 +179,7 @@ def turn_end_id(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, A
     """
     conversation = (Message("user", "Begin."), Message("assistant", _SENTINEL))
     try:
-        text = _rendered(tokenizer, conversation, arguments or {}, is_open=False)
+        text = _render(tokenizer, conversation, arguments or {}, is_open=False)
     except ModelError as error:
         _log.warning("%s; responses end in the tokenizer's EOS", error)
         return None
@@ -194,20 +196,20 @@ def check_generation_prompt(tokenizer: PreTrainedTokenizerBase, *, arguments: Ma
         ModelError: the template writes something before an assistant's turn, such as `<|im_start|>assistant`, but not
             at the end of a prompt (`add_generation_prompt`).
     """
-    user, given = Message("user", "Begin."), arguments or {}
-    prompt = _rendered(tokenizer, (user,), given)
-    if prompt != _rendered(tokenizer, (user,), given, is_open=False):
+    user, template_arguments = Message("user", "Begin."), arguments or {}
+    prompt = _render(tokenizer, (user,), template_arguments)
+    if prompt != _render(tokenizer, (user,), template_arguments, is_open=False):
         return
     try:
-        text = _rendered(tokenizer, (user, Message("assistant", _SENTINEL)), given, is_open=False)
+        text = _render(tokenizer, (user, Message("assistant", _SENTINEL)), template_arguments, is_open=False)
     except ModelError:  # a template for users alone
         return
-    before, content, _ = text.rpartition(_SENTINEL)
-    missing = before.removeprefix(prompt).strip()
-    if content and missing and before.startswith(prompt):
+    text_before, content, _ = text.rpartition(_SENTINEL)
+    missing_text = text_before.removeprefix(prompt).strip()
+    if content and missing_text and text_before.startswith(prompt):
         raise ModelError(
-            f"the chat template of {_path_of(tokenizer)} writes {missing!r} before an assistant's turn, but not at the "
-            "end of a prompt; add an `if add_generation_prompt` block that writes it, or set "
+            f"the chat template of {_path_of(tokenizer)} writes {missing_text!r} before an assistant's turn, but not "
+            "at the end of a prompt; add an `if add_generation_prompt` block that writes it, or set "
             "`pair.agents.<name>.chat_template`"
         )
 
@@ -216,7 +218,7 @@ def _path_of(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.name_or_path or "a tokenizer in memory")
 
 
-def _encoded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
+def _encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[list[int]]:
     """Ids of each text. Batched calls halve the time; batches are limited to save memory."""
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         yield from tokenizer(list(texts[first : first + _TEXTS_AT_ONCE]), add_special_tokens=False)["input_ids"]
@@ -232,7 +234,7 @@ def _template_of(tokenizer: PreTrainedTokenizerBase) -> str:
         ) from error
 
 
-def _rendered(
+def _render(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],
     arguments: Mapping[str, Any],
@@ -264,7 +266,7 @@ def _plain(text: str) -> str:
 def _spell_control(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[Message]]) -> list[bool]:
     """For each prompt, whether one of its messages spells a control token."""
     control = control_ids(tokenizer)
-    rows = _encoded(tokenizer, [message.content for messages in prompts for message in messages])
+    rows = _encode_texts(tokenizer, [message.content for messages in prompts for message in messages])
     rows_of_prompts = [list(islice(rows, len(messages))) for messages in prompts]
     return [not control.isdisjoint(chain.from_iterable(rows)) for rows in rows_of_prompts]
 
@@ -291,7 +293,7 @@ def _encode_masked(
         return f"{_MASK}{len(masked_texts) - 1}{_MASK}"
 
     masked = [Message(role=message.role, content=spelled.sub(mask, message.content)) for message in messages]
-    text = spelled.sub(lambda match: unspellable(ids[match.group()]), _rendered(tokenizer, masked, arguments))
+    text = spelled.sub(lambda match: unspellable(ids[match.group()]), _render(tokenizer, masked, arguments))
     text = re.sub(f"{_MASK}([0-9]+){_MASK}", lambda match: masked_texts[int(match.group(1))], text)
     return tuple(_backend(tokenizer).encode(text, add_special_tokens=False).ids)
 

@@ -8,7 +8,7 @@ from functools import cache
 
 from hacpo_core.config import DataConfig
 from hacpo_core.data import arithmetic, word_problems
-from hacpo_core.data.problem_sets import asked, read_problems
+from hacpo_core.data.problem_sets import read_problems, with_prompts
 from hacpo_core.errors import DataError
 from hacpo_core.records import Problem
 from hacpo_core.seeds import derive_seed, generator
@@ -44,19 +44,21 @@ def load_training(config: DataConfig) -> TrainingData:
     sets: dict[str, list[Problem]] = {}
     development: list[Problem] = []
     for name in config.train:
-        declared = config.sets[name]
-        if declared.kind in EMBEDDED:
-            unasked = EMBEDDED[declared.kind]("train")
+        set_config = config.sets[name]
+        if set_config.kind in EMBEDDED:
+            problems_without_prompts = EMBEDDED[set_config.kind]("train")
         else:
-            unasked = read_problems(f"data.sets.{name}", declared, config.directory, drops_unanswerable=True)
-        problems = asked(unasked, declared)
+            problems_without_prompts = read_problems(
+                f"data.sets.{name}", set_config, config.directory, drops_unanswerable=True
+            )
+        problems = with_prompts(problems_without_prompts, set_config)
         if len(config.train) > 1:
             problems = [replace(problem, id=f"{name}/{problem.id}") for problem in problems]
         num_held = round(config.development_share * len(problems))
         order = generator(config.development_seed, "development", name).permutation(len(problems))
-        held = set(order[:num_held].tolist())
-        sets[name] = [problem for place, problem in enumerate(problems) if place not in held]
-        development += [problem for place, problem in enumerate(problems) if place in held]
+        held_positions = set(order[:num_held].tolist())
+        sets[name] = [problem for place, problem in enumerate(problems) if place not in held_positions]
+        development += [problem for place, problem in enumerate(problems) if place in held_positions]
         if not sets[name]:
             raise DataError(f"data.sets.{name}: no problems are left to train on; lower data.development_share")
     if config.development_share > 0 and not development:
@@ -125,7 +127,7 @@ def _epoch_order(total: int, epoch: int, *, size: int, seed: int) -> list[int]:
     num_held = epoch * total % size
     if num_held == 0:
         return order
-    held = set(_epoch_order(total, epoch - 1, size=size, seed=seed)[total - num_held :])
-    completion = [problem for problem in order if problem not in held][: size - num_held]
-    chosen = set(completion)
-    return [*completion, *(problem for problem in order if problem not in chosen)]
+    held_positions = set(_epoch_order(total, epoch - 1, size=size, seed=seed)[total - num_held :])
+    completion = [problem for problem in order if problem not in held_positions][: size - num_held]
+    completion_positions = set(completion)
+    return [*completion, *(problem for problem in order if problem not in completion_positions)]

@@ -64,7 +64,7 @@ def _numbers(sign: str) -> list[tuple[int, int, int]]:
 
 def _form(form: str, sign: str) -> Iterator[WordProblem]:
     """Problems of one form, with numbers in a fixed shuffled order."""
-    numbers = sorted(_numbers(sign), key=lambda each: derive_seed("word problem", form, *each))
+    numbers = sorted(_numbers(sign), key=lambda terms: derive_seed("word problem", form, *terms))
     for a, b, result in numbers[:_PER_FORM]:
         place = derive_seed("word problem's words", form, a, b)
         name, things = _NAMES[place % len(_NAMES)], _THINGS[place // len(_NAMES) % len(_THINGS)]
@@ -87,6 +87,6 @@ def split_problems(split: Split) -> Sequence[WordProblem]:
 def problems(split: Split) -> list[Problem]:
     """The split as problems, without any prompt template."""
     return [
-        embedded_problem("word_problems", each.text, each.answer, split, solution=each.solution)
-        for each in split_problems(split)
+        embedded_problem("word_problems", problem.text, problem.answer, split, solution=problem.solution)
+        for problem in split_problems(split)
     ]

@@ -30,27 +30,28 @@ def best_steps(root: Path, config: ExperimentConfig) -> Mapping[str, Sequence[Be
     Returns:
         at most `num` steps for each agent, or for TEAM, by the mean over all agents; empty if no metric is set.
     """
-    chosen = config.checkpoint.keep_best
-    if chosen.metric is None:
+    keep_best = config.checkpoint.keep_best
+    if keep_best.metric is None:
         return {}
-    if chosen.of == TEAM:
-        by_name = {TEAM: team_accuracies(root, config, chosen.metric)}
+    if keep_best.of == TEAM:
+        by_name = {TEAM: team_accuracies(root, config, keep_best.metric)}
     else:
-        by_step = training_accuracies(root, config, chosen.metric)
+        by_step = training_accuracies(root, config, keep_best.metric)
         by_name = {
-            agent: {step: own[agent] for step, own in by_step.items() if agent in own} for agent in config.pair.agents
+            agent: {step: accuracies[agent] for step, accuracies in by_step.items() if agent in accuracies}
+            for agent in config.pair.agents
         }
-    return {name: _best(of_steps)[: chosen.num] for name, of_steps in by_name.items()}
+    return {name: _best(of_steps)[: keep_best.num] for name, of_steps in by_name.items()}
 
 
 def _best(by_step: Mapping[int, float]) -> list[BestStep]:
-    known = [BestStep(step, value) for step, value in by_step.items() if step and not math.isnan(value)]
-    return sorted(known, key=lambda each: (-each.value, each.step))
+    candidates = [BestStep(step, value) for step, value in by_step.items() if step and not math.isnan(value)]
+    return sorted(candidates, key=lambda candidate: (-candidate.value, candidate.step))
 
 
 def steps_to_keep(root: Path, config: ExperimentConfig) -> frozenset[int]:
     """Steps whose checkpoints stay, because the accuracy after them is among the best so far."""
-    return frozenset(each.step for of_one in best_steps(root, config).values() for each in of_one)
+    return frozenset(best_step.step for steps in best_steps(root, config).values() for best_step in steps)
 
 
 def best_texts(root: Path, config: ExperimentConfig) -> Mapping[int, str]:
@@ -58,7 +59,7 @@ def best_texts(root: Path, config: ExperimentConfig) -> Mapping[int, str]:
     metric = config.checkpoint.keep_best.metric
     texts: dict[int, list[str]] = {}
     for name, steps in best_steps(root, config).items():
-        for each in steps:
+        for best_step in steps:
             owner = "" if name == TEAM else f" of {name}"
-            texts.setdefault(each.step, []).append(f"best by {metric}{owner}: {each.value:.3f}")
-    return {step: ", ".join(found) for step, found in texts.items()}
+            texts.setdefault(best_step.step, []).append(f"best by {metric}{owner}: {best_step.value:.3f}")
+    return {step: ", ".join(step_texts) for step, step_texts in texts.items()}

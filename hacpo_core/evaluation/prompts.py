@@ -50,17 +50,17 @@ def check_prompts(
         longest = max(lengths.values(), default=0)
         if longest > room:
             raise DataError(
-                f"{place}: {_counted(lengths, room)}, expected at most {room} before a response of up to {response}; "
-                f"leave these problems out, lower max_response_tokens, or {remedy}"
+                f"{place}: {_count_text(lengths, room)}, expected at most {room} before a response of up to {response};"
+                f" leave these problems out, lower max_response_tokens, or {remedy}"
             )
         if positions is not None and longest > positions - response:
             _log.warning(
                 "%s: %s; the model has %d positions for prompt and response, which may have %d tokens",
-                *(place, _counted(lengths, positions - response), positions, response),
+                *(place, _count_text(lengths, positions - response), positions, response),
             )
 
 
-def _counted(lengths: dict[str, int], room: float) -> str:
+def _count_text(lengths: dict[str, int], room: float) -> str:
     number = sum(length > room for length in lengths.values())
     longest = max(lengths, key=lambda name: lengths[name])
     return f"{number} of {len(lengths)} prompts are too long, the longest, {longest!r}, with {lengths[longest]} tokens"

@@ -100,8 +100,8 @@ def _places_to_score(
     limits = length_limits(experiment.placement.folder(agent), trust_remote_code=trusts)
     room = min([limit for limit in (limits.positions, limits.hard) if limit is not None], default=math.inf)
     filled = [place for place, ids in enumerate(solutions) if len(ids)]
-    fitting = [place for place in filled if len(prompts[place]) + len(solutions[place]) <= room]
-    num_empty, num_long = len(solutions) - len(filled), len(filled) - len(fitting)
+    fitting_places = [place for place in filled if len(prompts[place]) + len(solutions[place]) <= room]
+    num_empty, num_long = len(solutions) - len(filled), len(filled) - len(fitting_places)
     if num_empty or num_long:
         reasons = {"empty": num_empty, f"longer than the model's {room} positions with the prompt": num_long}
         warn_once(
@@ -109,4 +109,4 @@ def _places_to_score(
             "solutions are left out of bits_per_byte: "
             + ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
         )
-    return fitting
+    return fitting_places

@@ -58,8 +58,8 @@ class EvaluationResult:
 
     def __str__(self) -> str:
         """As shown to users."""
-        measured = self.bits_per_byte
-        bits = "" if measured is None else f", {measured.value:.3f} bits per byte"
+        estimate = self.bits_per_byte
+        bits = "" if estimate is None else f", {estimate.value:.3f} bits per byte"
         return f"step {self.step}: {self.agent} on {self.benchmark} {self.value:.3f}{bits}"
 
 
@@ -148,14 +148,18 @@ def training_accuracies(root: Path, config: ExperimentConfig, benchmark: str) ->
 
     What `hacpo evaluate` measured after other steps is left out.
     """
-    found: dict[int, dict[str, float]] = {}
+    accuracies_by_step: dict[int, dict[str, float]] = {}
     for result in intact_results(root):
         if result.benchmark == benchmark and benchmark in benchmarks_after(config, result.step):
-            found.setdefault(result.step, {})[result.agent] = result.value
-    return found
+            accuracies_by_step.setdefault(result.step, {})[result.agent] = result.value
+    return accuracies_by_step
 
 
 def team_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, float]:
     """As `training_accuracies`, the mean over all agents; steps that lack one are left out."""
     by_step = training_accuracies(root, config, benchmark)
-    return {step: fmean(own.values()) for step, own in by_step.items() if len(own) == len(config.pair.agents)}
+    return {
+        step: fmean(accuracies.values())
+        for step, accuracies in by_step.items()
+        if len(accuracies) == len(config.pair.agents)
+    }

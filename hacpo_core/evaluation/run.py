@@ -52,12 +52,12 @@ def start_evaluation(
         return None
     shards = _shards(len(benchmark.problems), experiment.config.evaluate.shard_problems)
     for n, shard in enumerate(shards):
-        done = runner.start(
+        handle = runner.start(
             Phase(shard_kind(benchmark.name, shard), step, agent),
-            partial(answer_shard, experiment, step, agent, benchmark, shard, before=shards[:n]),
+            partial(evaluate_shard, experiment, step, agent, benchmark, shard, before=shards[:n]),
             after=after,
         )
-        after = [done]
+        after = [handle]
     if benchmark.config.reference_field is not None:
         digest = question_digest(experiment.config, benchmark)
         scored = runner.start(
@@ -101,13 +101,13 @@ def _shards(num_problems: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_problems)) for first in range(0, num_problems, size)]
 
 
-_ASKED_LIMITS = ("temperature", "top_p", "max_tokens", "is_greedy")
+_EVALUATION_LIMITS = ("temperature", "top_p", "max_tokens", "is_greedy")
 """limits that an evaluation can set"""
 
 
 def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
     """Digest of problems, reference answers, sampling settings, limits and verification; of solutions if scored."""
-    asked = [
+    problems = [
         [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
         for problem in benchmark.problems
     ]
@@ -115,8 +115,10 @@ def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
     verification = [verifier.equality, _style(config, benchmark)]
     if verifier.answer_after_reasoning != "none":  # without, digests are those of evaluations before there was a choice
         verification += [verifier.answer_after_reasoning, verifier.reasoning_end]
-    limits = {name: value for name, value in asdict(_limits(config, benchmark.config)).items() if name in _ASKED_LIMITS}
-    question = [asked, limits, benchmark.config.num_samples, verification]
+    limits = {
+        name: value for name, value in asdict(_limits(config, benchmark.config)).items() if name in _EVALUATION_LIMITS
+    }
+    question = [problems, limits, benchmark.config.num_samples, verification]
     if benchmark.config.reference_field is not None:  # without, as above
         question.append(reference_texts(benchmark))
     return digest_of(question)
@@ -136,7 +138,7 @@ def _style(config: ExperimentConfig, benchmark: Benchmark) -> str:
     return benchmark.config.style or config.verifier.style
 
 
-def answer_shard(
+def evaluate_shard(
     experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shard: range, *, before: Sequence[range]
 ) -> None:
     """Sample, verify and commit the responses to the problems of one shard.
@@ -166,8 +168,11 @@ def answer_shard(
     golds = [spec.problem.gold for spec in specs]
     style = _style(experiment.config, benchmark)
     verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))  # type: ignore[arg-type]
-    earlier = [f"{shard_kind(benchmark.name, each)}.{agent}" for each in before]
-    num_before = sum(experiment.ledger.store.read_value(step, each, f"{each}.json")["num_unscored"] for each in earlier)
+    earlier_phases = [f"{shard_kind(benchmark.name, earlier_shard)}.{agent}" for earlier_shard in before]
+    num_before = sum(
+        experiment.ledger.store.read_value(step, earlier_phase, f"{earlier_phase}.json")["num_unscored"]
+        for earlier_phase in earlier_phases
+    )
     num_unscored = check_scored(
         verdicts,
         f"step {step}, {agent} on {benchmark.name}",
@@ -204,21 +209,23 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
     costs = [PhaseCost(**store.read_value(step, phase, f"{phase}.json")["cost"]) for phase in phases]
     by_key = frame.pivot(index="problem_id", columns="sample", values="reward")
     reward_PK = by_key.loc[[problem.id for problem in benchmark.problems]].to_numpy(dtype=np.float64)
-    found, declaration = estimates(reward_PK, seed=experiment.config.seed), as_dict(benchmark.config)
+    metric_estimates, declaration = estimates(reward_PK, seed=experiment.config.seed), as_dict(benchmark.config)
     if benchmark.config.reference_field is None:
         del declaration["reference_field"]  # so that it equals those of evaluations before there was the option
     else:
-        scored = score_phase(benchmark.name, agent)
-        bits = store.read_table(step, scored, f"{scored}.parquet")
-        found.append(bits_per_byte(*(bits[name].to_numpy(dtype=np.float64) for name in ("bits", "num_bytes"))))
-        costs.append(PhaseCost(**store.read_value(step, scored, f"{scored}.json")["cost"]))
+        scores_phase = score_phase(benchmark.name, agent)
+        bits = store.read_table(step, scores_phase, f"{scores_phase}.parquet")
+        metric_estimates.append(
+            bits_per_byte(*(bits[name].to_numpy(dtype=np.float64) for name in ("bits", "num_bytes")))
+        )
+        costs.append(PhaseCost(**store.read_value(step, scores_phase, f"{scores_phase}.json")["cost"]))
     result = EvaluationResult(
         benchmark=benchmark.name,
         agent=agent,
         step=step,
         digest=question_digest(experiment.config, benchmark),
         declaration=declaration,
-        estimates=tuple(found),
+        estimates=tuple(metric_estimates),
         headline=f"{benchmark.config.metric}@{num_samples}",
         num_problems=len(benchmark.problems),
         num_samples=num_samples,

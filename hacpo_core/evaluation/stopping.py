@@ -30,7 +30,7 @@ def last_step(root: Path, config: ExperimentConfig) -> int:
 
 def why_ended(root: Path, config: ExperimentConfig) -> str | None:
     """Why a training ends before `train.num_steps`; None if it does not."""
-    last, planned = last_step(root, config), config.train.num_steps
-    if last == planned:
+    last, num_planned = last_step(root, config), config.train.num_steps
+    if last == num_planned:
         return None
-    return f"after step {last} of {planned}: no new best accuracy on {config.train.stop.metric}"
+    return f"after step {last} of {num_planned}: no new best accuracy on {config.train.stop.metric}"

@@ -65,11 +65,13 @@ def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.D
 
     store, phase = StepStore(root), result_phase(benchmark, agent)
     if phase not in store.committed(step):
-        evaluated = sorted(
+        evaluations = sorted(
             {(result.step, result.benchmark) for result in intact_results(root) if result.agent == agent}
         )
-        known = ", ".join(f"step {step} {name}" for step, name in evaluated) or "none"
-        raise StoreError(f"{root} has no evaluation of {agent} on {benchmark} after step {step}; it has {known}")
+        evaluation_names = ", ".join(f"step {step} {name}" for step, name in evaluations) or "none"
+        raise StoreError(
+            f"{root} has no evaluation of {agent} on {benchmark} after step {step}; it has {evaluation_names}"
+        )
     frames = []
     for first, end in read_result(store, step, phase).shards:
         shard = f"{shard_kind(benchmark, range(first, end))}.{agent}"

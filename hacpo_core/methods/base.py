@@ -55,7 +55,7 @@ class Seam(ABC):  # noqa: B024  each seam has an abstract method of its own
         return False
 
 
-def reason_without_partners(_: Any, config: ExperimentConfig) -> str | None:
+def why_no_partners(_: Any, config: ExperimentConfig) -> str | None:
     """Why a field about other agents' rows cannot take effect, or None if it can."""
     if not config.method.shares_rollouts:
         return f"method {config.method.name} shares no rollouts"
@@ -425,7 +425,7 @@ class LossRows:
 
     def __post_init__(self) -> None:
         """Raise ValueError for a wrong shape, which would otherwise be broadcast silently."""
-        for name in (each.name for each in fields(self) if getattr(self, each.name) is not None):
+        for name in (column.name for column in fields(self) if getattr(self, column.name) is not None):
             value, dims = getattr(self, name), 2 if name.endswith("_BT") else 1
             if value.shape != self.mask_BT.shape[:dims]:
                 raise ValueError(f"{name}: got {tuple(value.shape)}, expected {tuple(self.mask_BT.shape[:dims])}")
@@ -528,7 +528,7 @@ class Objective(Seam):
             "sum_of_means": "sum of the means over each source's rows (Eq. 53)",
             "mean_of_rows": "mean over all rows (official code)",
         },
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
     kl_aggregation: str = setting(
         "rows",

@@ -19,9 +19,9 @@ def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, 
     owner = f"method.objective ({objective.name}), update {update}: surrogate"
     with errors_of(owner):
         surrogate = objective.surrogate(rows, logprob_BT, update=update)
-        reserved = sorted(set(surrogate.figures) & {*ROW_KEYS, *ROW_FIGURES})
-        if reserved:
-            raise MethodError(f"{owner}: figures: got {reserved}, which every row has; use other names")
+        reserved_names = sorted(set(surrogate.figures) & {*ROW_KEYS, *ROW_FIGURES})
+        if reserved_names:
+            raise MethodError(f"{owner}: figures: got {reserved_names}, which every row has; use other names")
         for name, value in {"value": surrogate.value_B, **surrogate.columns}.items():
             _check_shape(value, rows.kind_B, f"{owner}: {name}")
         if logprob_BT.requires_grad and not surrogate.value_B.requires_grad:
@@ -30,7 +30,7 @@ def checked_surrogate(objective: Objective, rows: LossRows, logprob_BT: Tensor, 
             )
         is_finite = torch.stack([getattr(surrogate, name).isfinite().all() for name in ("value_B", "ratio_B")]).all()
         inputs = (logprob_BT[rows.mask_BT], rows.advantage_B, rows.weight_B)
-        if not is_finite and all(bool(each.isfinite().all()) for each in inputs):  # otherwise training diverged
+        if not is_finite and all(bool(tensor.isfinite().all()) for tensor in inputs):  # otherwise training diverged
             raise MethodError(f"{owner}: got nan or infinity in value or ratio, expected finite values; clip the ratio")
     return surrogate
 

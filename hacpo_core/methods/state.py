@@ -27,7 +27,7 @@ def encode(state: object, *, owner: str) -> dict[str, Any]:
     if not isinstance(state, Mapping):
         raise MethodError(f"{owner}: the state is of type {type(state).__name__}, expected a mapping; return a dict")
     try:
-        encoded: dict[str, Any] = _encoded(state, owner, "state")
+        encoded: dict[str, Any] = _encode_value(state, owner, "state")
     except RecursionError as error:
         raise MethodError(f"{owner}: the state contains itself; return plain values") from error
     try:
@@ -37,16 +37,16 @@ def encode(state: object, *, owner: str) -> dict[str, Any]:
     return encoded
 
 
-def _encoded(value: object, owner: str, place: str) -> Any:
+def _encode_value(value: object, owner: str, place: str) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if key == _ARRAY:
                 raise MethodError(f"{owner}: {place} has the reserved key {_ARRAY!r}; use another name")
             if not isinstance(key, str):
                 raise MethodError(f"{owner}: {place} has the key {key!r}, expected a str; use str({key!r})")
-        return {key: _encoded(each, owner, f"{place}[{key!r}]") for key, each in value.items()}
+        return {key: _encode_value(item, owner, f"{place}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_encoded(each, owner, f"{place}[{number}]") for number, each in enumerate(value)]
+        return [_encode_value(item, owner, f"{place}[{number}]") for number, item in enumerate(value)]
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {_ARRAY: data, "dtype": value.dtype.str, "shape": list(value.shape)}
@@ -60,12 +60,12 @@ def _encoded(value: object, owner: str, place: str) -> Any:
 
 def decode(encoded: Mapping[str, Any]) -> dict[str, Any]:
     """The state that was passed to `encode`, with lists instead of tuples."""
-    return {key: _decoded(value) for key, value in encoded.items()}
+    return {key: _decode_value(value) for key, value in encoded.items()}
 
 
-def _decoded(value: Any) -> Any:
+def _decode_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_decoded(each) for each in value]
+        return [_decode_value(item) for item in value]
     if not isinstance(value, dict):
         return value
     if _ARRAY in value:

@@ -25,10 +25,10 @@ def advantage(experiment: Experiment, step: int, problems: Sequence[Problem]) ->
     with Stopwatch() as watch:
         scored = checked_shape(estimator, scored)
         sources = {agent: experiment.sources(agent) for agent in experiment.agents}
-        estimate, after = checked_estimate(estimator, scored, sources, experiment.state_before(step, "advantage"))
-    encoded = state.encode(after, owner=f"method.estimate ({estimator.name})")
+        estimate, next_state = checked_estimate(estimator, scored, sources, experiment.state_before(step, "advantage"))
+    encoded_state = state.encode(next_state, owner=f"method.estimate ({estimator.name})")
     reward_R = {agent: scored.reward_R(agent) for agent in experiment.agents}
-    experiment.ledger.save_estimate(step, Committed(estimate, watch.cost(), encoded), reward_R)
+    experiment.ledger.save_estimate(step, Committed(estimate, watch.cost(), encoded_state), reward_R)
 
 
 def scored_step(experiment: Experiment, step: int, problems: Sequence[Problem]) -> ScoredStep:

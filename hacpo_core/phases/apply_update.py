@@ -31,8 +31,8 @@ def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None
     """
     agent, num_iterations = placed.name, experiment.method.build.num_iterations
     with experiment.stopwatch(agent) as watch:
-        minibatches, counts, after = _build(experiment, step, agent)
-        applied = placed.update(
+        minibatches, counts, builder_state = _build(experiment, step, agent)
+        update = placed.update(
             minibatches,
             experiment.method.objective,
             version=step,
@@ -42,16 +42,16 @@ def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None
             objective_state=experiment.state_before(step, f"objective.{agent}"),
         )
     if experiment.ledger.has(step, f"update.{agent}"):
-        _judge_replay(experiment, step, agent, applied.trace)
+        _judge_replay(experiment, step, agent, update.trace)
         return
-    rows = row_table(minibatches * num_iterations, applied.outcome.rows)
-    outcome, objective = applied.outcome, experiment.method.objective
+    rows = row_table(minibatches * num_iterations, update.outcome.rows)
+    outcome, objective = update.outcome, experiment.method.objective
     record = UpdateRecord(
         minibatches=outcome.minibatches,
         rows=rows,
-        trace=applied.trace,
+        trace=update.trace,
         counts=counts,
-        state=after,
+        state=builder_state,
         objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
         log_centers=outcome.log_centers,
         cost=watch.cost(),
@@ -74,14 +74,14 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatc
         estimate=lambda at: experiment.ledger.estimate(at).value,
         outcomes=lambda at: experiment.ledger.update(at, agent).rows,
     )
-    batches, after = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
-    encoded = state.encode(after, owner=f"method.build ({builder.name})")
+    batches, next_state = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
+    encoded_state = state.encode(next_state, owner=f"method.build ({builder.name})")
 
     def taught(at: int) -> Ragged:
         difference = experiment.ledger.taught(at, agent).difference
         return Ragged(checked_token_advantage(estimator, difference.value_N), difference.edge)
 
-    of_sources = {source: experiment.placement.tokenizers[source] for source in sources}
+    source_tokenizers = {source: experiment.placement.tokenizers[source] for source in sources}
     reader = RowReader(
         learner=agent,
         agents=experiment.agents,
@@ -89,20 +89,20 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatc
         responses=history.responses,
         estimate=history.estimate,
         prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
-        retokenizers={source: experiment.retokenizer(of_sources[source], tokens) for source in sources[1:]},
-        eos_ids={source: tokenizer.eos_ids for source, tokenizer in of_sources.items()},
+        retokenizers={source: experiment.retokenizer(source_tokenizers[source], tokens) for source in sources[1:]},
+        eos_ids={source: tokenizer.eos_ids for source, tokenizer in source_tokenizers.items()},
         token_advantages=taught if estimator.has_teachers else None,
         drops_eos=config.retokenize.eos == "drop",
     )
     limit = config.rollout.max_response_tokens
     objective = experiment.method.objective
-    return *learner_minibatches(reader, batches, objective, max_response_tokens=limit), encoded
+    return *learner_minibatches(reader, batches, objective, max_response_tokens=limit), encoded_state
 
 
-def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: UpdateTrace) -> None:
+def _judge_replay(experiment: Experiment, step: int, agent: str, repeated_trace: UpdateTrace) -> None:
     """Record how close a repeated update is to the original; raise ReplayError if it differs too much."""
-    recorded = experiment.ledger.update(step, agent).trace
-    replay = compare(recorded, repeated)
+    recorded_trace = experiment.ledger.update(step, agent).trace
+    replay = compare(recorded_trace, repeated_trace)
     experiment.ledger.add_replay(step, agent, replay)
     message = f"replay of step {step}, {agent}: {replay.kind}, off by {replay.distance:.1e} of the update's norm"
     if replay.kind == "exact":
@@ -110,7 +110,7 @@ def _judge_replay(experiment: Experiment, step: int, agent: str, repeated: Updat
     elif replay.kind == "near" or experiment.config.checkpoint.accept_divergence:
         _log.warning("%s; training continues from these weights", message)
     else:
-        must_equal = recorded.setup == repeated.setup and repeated.setup.is_exact
+        must_equal = recorded_trace.setup == repeated_trace.setup and repeated_trace.setup.is_exact
         expected = "an exact repeat on the same device" if must_equal else f"at most {NEAR_SHARE}"
         cause = "" if must_equal else _drift(experiment, step)
         raise ReplayError(

@@ -116,26 +116,26 @@ class Health:
                         changes += [change] if change is not None else []
         return changes
 
-    def _judge(self, streak: _Streak, rule: Rule, now: Finding) -> Finding | None:
+    def _judge(self, streak: _Streak, rule: Rule, finding: Finding) -> Finding | None:
         """Count a step; the finding that begins or ends with it, if one does. `now.text` is "" if nothing is wrong."""
-        streak.num_bad = streak.num_bad + 1 if now.text else 0
-        streak.num_good = 0 if now.text else streak.num_good + 1
+        streak.num_bad = streak.num_bad + 1 if finding.text else 0
+        streak.num_good = 0 if finding.text else streak.num_good + 1
         if streak.holds is None and streak.num_bad >= rule.num_steps:
-            streak.holds = now
-            self._findings.append(now)
-            return now
+            streak.holds = finding
+            self._findings.append(finding)
+            return finding
         if streak.holds is not None and streak.num_good >= IN_A_ROW:
-            ended = replace(streak.holds, ended_at=now.begun_at)
-            self._findings[self._findings.index(streak.holds)] = ended
+            ended_finding = replace(streak.holds, ended_at=finding.begun_at)
+            self._findings[self._findings.index(streak.holds)] = ended_finding
             streak.holds = None
-            return ended
+            return ended_finding
         return None
 
 
 def _sources(agent: str, agents: Iterable[str]) -> dict[str, str]:
     """The other agents by the names of their sources: all of them together are "cross" only if there is one."""
-    others = [other for other in agents if other != agent]
-    return {"cross": others[0]} if len(others) == 1 else {f"from_{other}": other for other in others}
+    partners = [partner for partner in agents if partner != agent]
+    return {"cross": partners[0]} if len(partners) == 1 else {f"from_{partner}": partner for partner in partners}
 
 
 def findings_of(store: StepStore, config: ExperimentConfig) -> tuple[Finding, ...]:

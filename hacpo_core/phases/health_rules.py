@@ -60,7 +60,7 @@ class Case:
     source: str = ""
     partner: str = ""
 
-    def now(self, metric: str) -> float:
+    def latest(self, metric: str) -> float:
         """A metric of the current step, nan if it has none."""
         return self.past[-1].get(metric.replace("<source>", self.source), math.nan)
 
@@ -127,56 +127,57 @@ class Trend:
         return self.rise + 2 * self.error
 
 
-def _cross_rows_stopped(case: Case) -> str | None:
-    share, ratio = case.now("clip_<source>/stopped_share"), case.now("ratio_<source>/mean")
+def _why_cross_rows_stopped(case: Case) -> str | None:
+    share, ratio = case.latest("clip_<source>/stopped_share"), case.latest("ratio_<source>/mean")
     if share < MAX_STOPPED_SHARE:
         return None
     return f"bounds stop {share:.0%} of {case.partner}'s rows, whose mean ratio is {ratio:.2f}"
 
 
-def _no_signal(case: Case) -> str | None:
-    share, reward = case.now("advantage/uniform_share"), case.now("reward/mean")
+def _why_no_signal(case: Case) -> str | None:
+    share, reward = case.latest("advantage/uniform_share"), case.latest("reward/mean")
     if share < MAX_UNIFORM_SHARE:
         return None
     return f"all rewards are equal for {share:.0%} of the problems; the mean reward is {reward:.3f}"
 
 
-def _responses_cut(case: Case) -> str | None:
-    share = case.now("response/cut_share")
+def _why_responses_cut(case: Case) -> str | None:
+    share = case.latest("response/cut_share")
     return f"{share:.0%} of the responses are cut at the token limit" if share >= MAX_CUT_SHARE else None
 
 
-def _responses_unscored(case: Case) -> str | None:
-    share = case.now("reward/unscored_share")
+def _why_responses_unscored(case: Case) -> str | None:
+    share = case.latest("reward/unscored_share")
     return f"{share:.1%} of the responses are unscored" if share >= MAX_UNSCORED_SHARE else None
 
 
 def _is_stalled(case: Case) -> bool:
-    recent = case.series("reward/mean", RECENT)
-    return statistics.fmean(recent[-MEAN_OF:]) < NEARLY_SOLVED and Trend.of(recent).low <= 0
+    rewards = case.series("reward/mean", RECENT)
+    return statistics.fmean(rewards[-MEAN_OF:]) < NEARLY_SOLVED and Trend.of(rewards).low <= 0
 
 
-def _entropy_collapsed(case: Case) -> str | None:
+def _why_entropy_collapsed(case: Case) -> str | None:
     entropy = case.series("update/entropy_nats")
     if len(entropy) < MIN_STEPS:
         return None
-    before, now = statistics.fmean(entropy[:MEAN_OF]), statistics.fmean(entropy[-MEAN_OF:])
-    if now >= COLLAPSED_SHARE * before or not _is_stalled(case):
+    first_mean, last_mean = statistics.fmean(entropy[:MEAN_OF]), statistics.fmean(entropy[-MEAN_OF:])
+    if last_mean >= COLLAPSED_SHARE * first_mean or not _is_stalled(case):
         return None
-    return f"entropy fell from {before:.3g} to {now:.3g} nats, and the mean reward no longer rises"
+    return f"entropy fell from {first_mean:.3g} to {last_mean:.3g} nats, and the mean reward no longer rises"
 
 
-def _length_running_away(case: Case) -> str | None:
+def _why_length_running_away(case: Case) -> str | None:
     length = case.series("response/length_tokens", RECENT)
     if len(length) < MIN_STEPS:
         return None
-    before, now = statistics.fmean(length[:MEAN_OF]), statistics.fmean(length[-MEAN_OF:])
-    if now < LENGTH_FACTOR * before or not _is_stalled(case):
+    first_mean, last_mean = statistics.fmean(length[:MEAN_OF]), statistics.fmean(length[-MEAN_OF:])
+    if last_mean < LENGTH_FACTOR * first_mean or not _is_stalled(case):
         return None
-    return f"responses grew from {before:.0f} to {now:.0f} tokens in {len(length)} steps, and the mean reward did not"
+    growth = f"responses grew from {first_mean:.0f} to {last_mean:.0f} tokens in {len(length)} steps"
+    return f"{growth}, and the mean reward did not"
 
 
-def _reward_stuck(case: Case) -> str | None:
+def _why_reward_stuck(case: Case) -> str | None:
     reward = case.series("reward/mean")
     level = statistics.fmean(reward[-MEAN_OF:])
     patience = PATIENCE_FEW_RIGHT if level < FEW_RIGHT else PATIENCE
@@ -188,23 +189,24 @@ def _reward_stuck(case: Case) -> str | None:
     return f"the mean reward, {level:.3f}, has not risen in {len(reward)} steps"
 
 
-def _gradient_jumps(case: Case) -> str | None:
-    *before, now = case.series("update/grad_norm", RECENT + 1)
-    known = [norm for norm in before if norm > 0 and math.isfinite(norm)]
-    if len(known) < MEAN_OF or now <= JUMP_FACTOR * statistics.median(known):
+def _why_gradient_jumps(case: Case) -> str | None:
+    *earlier_norms, last_norm = case.series("update/grad_norm", RECENT + 1)
+    valid_norms = [norm for norm in earlier_norms if norm > 0 and math.isfinite(norm)]
+    if len(valid_norms) < MEAN_OF or last_norm <= JUMP_FACTOR * statistics.median(valid_norms):
         return None
-    return f"the gradient's norm is {now:.3g}, {now / statistics.median(known):.0f} times that of the steps before"
+    factor = last_norm / statistics.median(valid_norms)
+    return f"the gradient's norm is {last_norm:.3g}, {factor:.0f} times that of the steps before"
 
 
-def _own_ratios_noisy(case: Case) -> str | None:
-    noise, width = case.now("ratio/own_noise_rms"), case.config.method.objective.own_clip_width
+def _why_own_ratios_noisy(case: Case) -> str | None:
+    noise, width = case.latest("ratio/own_noise_rms"), case.config.method.objective.own_clip_width
     if width is None or noise <= width:
         return None
     return f"before any update, own ratios are off by {noise:.1e}, but are clipped {width:.1e} from 1"
 
 
-def _sampler_differs(case: Case) -> str | None:
-    nats, dtype = case.now("sampler/logprob_difference_mean"), case.config.engine.dtype
+def _why_sampler_differs(case: Case) -> str | None:
+    nats, dtype = case.latest("sampler/logprob_difference_mean"), case.config.engine.dtype
     if nats <= sampler_limit(dtype):
         return None
     expected = f"in {dtype} expected at most {sampler_limit(dtype):.1e}"
@@ -225,21 +227,21 @@ RULES: Mapping[str, Rule] = {
             f"bounds stop {MAX_STOPPED_SHARE:.0%} or more of another agent's rows {_ROW}",
             "lower method.objective.cross_floor (method naive: raise sequence_low and sequence_high), use method "
             "hacpo_sn, choose agents that are more alike, or train each alone, which costs less",
-            _cross_rows_stopped,
+            _why_cross_rows_stopped,
         ),
         Rule(
             "no_signal",
             ("advantage/uniform_share", "reward/mean"),
             f"all rewards are equal for {MAX_UNIFORM_SHARE:.0%} or more of the problems {_ROW}",
             "choose problems that the agent solves at times, warm it up, or raise rollout.num_samples",
-            _no_signal,
+            _why_no_signal,
         ),
         Rule(
             "responses_cut",
             ("response/cut_share",),
             f"{MAX_CUT_SHARE:.0%} or more of the responses are cut at the token limit {_ROW}",
             "raise rollout.max_response_tokens, or see whether the agent ends its responses (`hacpo samples`)",
-            _responses_cut,
+            _why_responses_cut,
         ),
         Rule(
             "responses_unscored",
@@ -247,7 +249,7 @@ RULES: Mapping[str, Rule] = {
             f"{MAX_UNSCORED_SHARE:.0%} or more of the responses are unscored {_ROW}",
             "read the reasons on the page of responses; raise verifier.timeout_s, verifier.memory_mb or "
             "reward.timeout_s",
-            _responses_unscored,
+            _why_responses_unscored,
         ),
         Rule(
             "entropy_collapsed",
@@ -255,7 +257,7 @@ RULES: Mapping[str, Rule] = {
             f"entropy (mean of {MEAN_OF} steps) is below {COLLAPSED_SHARE} of that of the first {MEAN_OF} steps "
             f"{_STALLED}",
             "lower optimizer.learning_rate, or raise the upper bound of own ratios or method.objective.kl_coef",
-            _entropy_collapsed,
+            _why_entropy_collapsed,
         ),
         Rule(
             "length_running_away",
@@ -264,7 +266,7 @@ RULES: Mapping[str, Rule] = {
             f"before {_STALLED}",
             "read what fills them (`hacpo samples`); lower optimizer.learning_rate, or penalise length with "
             "method.estimate.overlong_share",
-            _length_running_away,
+            _why_length_running_away,
         ),
         Rule(
             "reward_stuck",
@@ -273,7 +275,7 @@ RULES: Mapping[str, Rule] = {
             f"added its rise is below {SMALL_RISE} and below half of the reward; {PATIENCE} steps are done, or "
             f"{PATIENCE_FEW_RIGHT} if the reward is below {FEW_RIGHT}",
             "raise optimizer.learning_rate, or choose problems that the agent solves at times",
-            _reward_stuck,
+            _why_reward_stuck,
         ),
         Rule(
             "gradient_jumps",
@@ -281,7 +283,7 @@ RULES: Mapping[str, Rule] = {
             f"the gradient's norm is more than {JUMP_FACTOR:g} times its median over the {RECENT} steps before",
             "read the step's responses (`hacpo samples`); if it comes back, lower optimizer.learning_rate or "
             "optimizer.max_grad_norm",
-            _gradient_jumps,
+            _why_gradient_jumps,
             num_steps=1,
         ),
         Rule(
@@ -290,7 +292,7 @@ RULES: Mapping[str, Rule] = {
             "before a step's first update, where own ratios should be 1, their logarithm's root mean square is above "
             f"the distance from 1 to the bounds of own ratios {_ROW}",
             "set old_logprobs=learner, engine.head_dtype=float32, or wider bounds of own ratios",
-            _own_ratios_noisy,
+            _why_own_ratios_noisy,
         ),
         Rule(
             "sampler_differs",
@@ -300,7 +302,7 @@ RULES: Mapping[str, Rule] = {
             "bfloat16",
             "run `hacpo doctor --gpu`, which checks that the sampler gets new weights; in the meantime "
             "method.objective.correction=mask reweights own rows",
-            _sampler_differs,
+            _why_sampler_differs,
             num_steps=1,
         ),
     )

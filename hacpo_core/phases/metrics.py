@@ -37,21 +37,21 @@ def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str
         have (no rows of a source, no cosine measured) are left out.
     """
     agents = {agent: _agent_metrics(ledger, step, agent, is_token_level) for agent in ledger.agents}
-    estimated = ledger.estimate(step)
+    estimate = ledger.estimate(step)
     run = {
         "progress/step": float(step),
         "reward/mean": float(np.mean([agent["reward/mean"] for agent in agents.values()])),
-        "time/advantage_s": estimated.cost.seconds,
+        "time/advantage_s": estimate.cost.seconds,
         "tokens/sampled": sum(agent["tokens/sampled"] for agent in agents.values()),
         "tokens/trained": sum(agent["tokens/trained"] for agent in agents.values()),
-        **estimated.value.run_figures,
+        **estimate.value.run_figures,
     }
     return {"timestamp_ms": int(time.time() * 1000), "run": run, "agents": agents}
 
 
 def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) -> dict[str, float]:
-    sampled, verified = ledger.rollouts(step, agent), ledger.verdicts(step, agent)
-    update, verdicts = ledger.update(step, agent), verified.value.verdicts
+    rollout, verification = ledger.rollouts(step, agent), ledger.verdicts(step, agent)
+    update, verdicts = ledger.update(step, agent), verification.value.verdicts
     assert verdicts is not None, "metrics follow verification"
     minibatches, rows, counts = update.minibatches, update.rows, update.counts
     cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
@@ -72,17 +72,17 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         "update/own_objective": float(np.mean([m.own_objective for m in minibatches])),
         "update/cross_objective": float(np.mean([m.cross_objective for m in minibatches])),
         "update/skipped_share": sum(m.num_skipped for m in minibatches) / num_rows if num_rows else 0.0,
-        "response/length_tokens": len(sampled.value.token_ids.value_N) / len(sampled.value),
-        "response/cut_share": float(np.mean([reason == "length" for reason in sampled.value.finish_reason])),
-        "tokens/sampled": sampled.cost.num_tokens,
+        "response/length_tokens": len(rollout.value.token_ids.value_N) / len(rollout.value),
+        "response/cut_share": float(np.mean([reason == "length" for reason in rollout.value.finish_reason])),
+        "tokens/sampled": rollout.cost.num_tokens,
         "tokens/trained": sum(m.num_trained_tokens for m in minibatches),
-        "time/rollout_s": sampled.cost.seconds,
-        "time/verify_s": verified.cost.seconds,
+        "time/rollout_s": rollout.cost.seconds,
+        "time/verify_s": verification.cost.seconds,
         "time/update_s": update.cost.seconds,
-        "gpu/rollout_s": sampled.cost.gpu_seconds,
+        "gpu/rollout_s": rollout.cost.gpu_seconds,
         "gpu/update_s": update.cost.gpu_seconds,
-        **_search_metrics(verified.value),
-        **_sampler_metrics(sampled.value, is_token_level),
+        **_search_metrics(verification.value),
+        **_sampler_metrics(rollout.value, is_token_level),
         **_row_metrics("own", rows, is_own),
         **_row_metrics("old", rows, rows["kind"] == RowKind.OLD),
         **_row_metrics("cross", rows, is_foreign),
@@ -91,8 +91,8 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     if coefficients:
         values["update/entropy_coef"] = float(np.mean(coefficients))
     if counts.num_masked is not None:
-        num_taken = num_rows + counts.num_masked
-        values["update/masked_share"] = counts.num_masked / num_taken if num_taken else 0.0
+        num_chosen = num_rows + counts.num_masked
+        values["update/masked_share"] = counts.num_masked / num_chosen if num_chosen else 0.0
     if len(ledger.agents) > 2:
         for other in ledger.agents:
             values |= _row_metrics(f"from_{other}", rows, is_foreign & (rows["agent"] == other))
@@ -100,9 +100,9 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     if len(is_own):
         values["update/entropy_nats"] = float(rows["entropy"].mean())
         values["update/kl_nats"] = float(rows["kl"][is_own].mean()) if is_own.any() else 0.0
-        first = np.log(rows["ratio"][is_own & (rows["update"] == 0)])
-        if len(first):
-            values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first**2)))
+        first_log_ratios = np.log(rows["ratio"][is_own & (rows["update"] == 0)])
+        if len(first_log_ratios):
+            values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first_log_ratios**2)))
         correction = rows["correction"][is_own]
         if (correction != 1.0).any():
             values["correction/weight_mean"] = float(correction.mean())
@@ -110,15 +110,15 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         figures = set(rows).difference(ROW_KEYS, ROW_FIGURES)
         values |= {f"objective/{name}": float(rows[name].mean()) for name in sorted(figures)}
     if f"teach.{agent}" in ledger.store.committed(step):
-        taught = ledger.taught(step, agent)
-        values |= {"time/teach_s": taught.cost.seconds, "gpu/teach_s": taught.cost.gpu_seconds}
-        asked_N = taught.difference.value_N[~np.isnan(taught.difference.value_N)]
-        if len(asked_N):
-            values["teacher/difference_mean"] = float(asked_N.mean())
-        scored = [prompt for prompt in taught.prompt if prompt]
-        if scored:
-            values["teacher/shown_share"] = scored.count(SHOWN) / len(scored)
-            values["teacher/too_long_share"] = scored.count(TOO_LONG) / len(scored)
+        teaching = ledger.taught(step, agent)
+        values |= {"time/teach_s": teaching.cost.seconds, "gpu/teach_s": teaching.cost.gpu_seconds}
+        difference_N = teaching.difference.value_N[~np.isnan(teaching.difference.value_N)]
+        if len(difference_N):
+            values["teacher/difference_mean"] = float(difference_N.mean())
+        prompt_kinds = [prompt for prompt in teaching.prompt if prompt]
+        if prompt_kinds:
+            values["teacher/shown_share"] = prompt_kinds.count(SHOWN) / len(prompt_kinds)
+            values["teacher/too_long_share"] = prompt_kinds.count(TOO_LONG) / len(prompt_kinds)
     if cosines:
         values["update/gradient_cosine"] = float(np.mean(cosines))
     return {name: float(value) for name, value in values.items()}
@@ -145,21 +145,22 @@ def _search_metrics(responses: Responses) -> dict[str, float]:
 
 
 def _sampler_metrics(responses: Responses, is_token_level: bool) -> dict[str, float]:
-    scored = responses.old_logprobs
-    learner_logprobs = dict(enumerate(scored)) if scored is not None else responses.probes()
+    old_logprobs = responses.old_logprobs
+    learner_logprobs = dict(enumerate(old_logprobs)) if old_logprobs is not None else responses.probes()
     # Searched rows already hold the learner's log-probabilities.
-    learner_logprobs = {row: each for row, each in learner_logprobs.items() if responses.tag[row] != SEARCHED}
+    learner_logprobs = {row: logprobs for row, logprobs in learner_logprobs.items() if responses.tag[row] != SEARCHED}
     if not learner_logprobs:
         return {}
     differences = [
         responses.logprobs[row].astype(np.float64) - np.asarray(logprobs) for row, logprobs in learner_logprobs.items()
     ]
-    whole = np.concatenate(differences)
-    compared = whole if is_token_level else np.array([d.mean() for d in differences])  # as the method's ratios are
+    all_differences = np.concatenate(differences)
+    # Per token or per response, as the method's ratios are.
+    log_ratios = all_differences if is_token_level else np.array([row.mean() for row in differences])
     return {
-        "sampler/logprob_difference_mean": float(np.abs(whole).mean()),
-        "sampler/logprob_difference_max": float(np.abs(whole).max()),
-        "sampler/ratio_error_mean": float(np.abs(np.exp(-compared) - 1.0).mean()),
+        "sampler/logprob_difference_mean": float(np.abs(all_differences).mean()),
+        "sampler/logprob_difference_max": float(np.abs(all_differences).max()),
+        "sampler/ratio_error_mean": float(np.abs(np.exp(-log_ratios) - 1.0).mean()),
     }
 
 

@@ -65,7 +65,7 @@ def rollout(
 
 
 def _with_old_logprobs(
-    experiment: Experiment, placed: PlacedAgent, responses: Responses, sampled: Sequence[int]
+    experiment: Experiment, placed: PlacedAgent, responses: Responses, sampled_rows: Sequence[int]
 ) -> Responses:
     """The responses with the old log-probabilities of their importance ratios, where they are not the sampler's.
 
@@ -83,13 +83,13 @@ def _with_old_logprobs(
         experiment: with the configuration.
         placed: the agent.
         responses: its own.
-        sampled: rows that were sampled, not searched for.
+        sampled_rows: rows that were sampled, not searched for.
     """
     config, method = experiment.config, experiment.method
     are_compared = (len(experiment.agents) > 1 and method.shares_rollouts) or method.build.takes_old_rows
     probes: dict[int, NDArray[np.float32]] = {}
-    if sampled and not (config.old_logprobs == "learner" and are_compared):
-        rows = sorted({sampled[len(sampled) * i // NUM_PROBED] for i in range(NUM_PROBED)})
+    if sampled_rows and not (config.old_logprobs == "learner" and are_compared):
+        rows = sorted({sampled_rows[len(sampled_rows) * i // NUM_PROBED] for i in range(NUM_PROBED)})
         probes = dict(zip(rows, placed.score(responses.take(rows)), strict=True))
     if config.old_logprobs == "sampler" or (config.old_logprobs == "checked" and _agree(responses, probes)):
         return responses.with_probes(probes)
@@ -117,35 +117,37 @@ def _plan(
         sources=experiment.sources(agent),
     )
     if round_index:
-        before = state.decode(ledger.sampled_round(step, agent, round_index - 1).state)
+        plan_state = state.decode(ledger.sampled_round(step, agent, round_index - 1).state)
     else:
-        before = experiment.state_before(step, f"rollout.{agent}")
-    specs, after = checked_specs(plan, task, before)
+        plan_state = experiment.state_before(step, f"rollout.{agent}")
+    specs, next_state = checked_specs(plan, task, plan_state)
     if plan.changes_prompts:
         specs = _short_enough(experiment, step, agent, specs)
-    return specs, state.encode(after, owner=f"method.plan ({plan.name})")
+    return specs, state.encode(next_state, owner=f"method.plan ({plan.name})")
 
 
 def _scored(placed: PlacedAgent, responses: Responses, rows: Sequence[int]) -> Responses:
     """The responses, with the learner's log-probabilities in these rows instead of the sampler's."""
     logprobs = list(responses.logprobs)
-    for row, scored in zip(rows, placed.score(responses.take(rows)), strict=True):
-        logprobs[row] = scored
+    for row, row_logprobs in zip(rows, placed.score(responses.take(rows)), strict=True):
+        logprobs[row] = row_logprobs
     return replace(responses, logprobs=Ragged.of(logprobs, np.float32))
 
 
 def _short_enough(experiment: Experiment, step: int, agent: str, specs: Sequence[SampleSpec]) -> list[SampleSpec]:
     """Specs whose prompts fit `rollout.max_prompt_tokens`; a warning counts the others."""
-    tokens, most = experiment.placement.tokenizers[agent], experiment.config.rollout.max_prompt_tokens
+    tokens, max_tokens = experiment.placement.tokenizers[agent], experiment.config.rollout.max_prompt_tokens
     tokens.render([spec.problem for spec in specs])
-    kept = [spec for spec in specs if len(tokens.prompt_ids(spec.problem)) <= most]
-    if len(kept) < len(specs):
+    fitting_specs = [spec for spec in specs if len(tokens.prompt_ids(spec.problem)) <= max_tokens]
+    if len(fitting_specs) < len(specs):
         message = "step %d, %s: %d of %d responses are left out because their prompts exceed the %d tokens of %s; "
         message += "raise it, or let the plan add less text"
-        _log.warning(message, step, agent, len(specs) - len(kept), len(specs), most, "rollout.max_prompt_tokens")
-    return kept
+        _log.warning(
+            message, step, agent, len(specs) - len(fitting_specs), len(specs), max_tokens, "rollout.max_prompt_tokens"
+        )
+    return fitting_specs
 
 
 def _agree(responses: Responses, probes: Mapping[int, NDArray[np.float32]]) -> bool:
     """Whether sampler and learner give the probed responses the same log-probabilities."""
-    return all(np.all(np.abs(responses.logprobs[row] - learned) <= SAME_LOGPROB) for row, learned in probes.items())
+    return all(np.all(np.abs(responses.logprobs[row] - probe) <= SAME_LOGPROB) for row, probe in probes.items())

@@ -46,7 +46,7 @@ class Runner(Protocol):
         """Start no further phases and wait for the running ones."""
 
 
-class Done:
+class DoneHandle:
     """Handle of a phase that is already done."""
 
     def result(self) -> None:
@@ -59,7 +59,7 @@ class DirectRunner:
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
         """Run `work` now."""
         work()
-        return Done()
+        return DoneHandle()
 
     def wait(self) -> None:
         """Return at once: no phase is running."""

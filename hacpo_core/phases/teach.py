@@ -41,43 +41,58 @@ def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Prob
     teacher = checked_teachers(experiment.method.estimate, scored, experiment.state_before(step, "advantage")).get(
         agent
     )
-    own = scored.responses[agent]
+    own_responses = scored.responses[agent]
     prompt: tuple[str, ...] = ()
     if teacher is None:
-        nothing = Ragged.from_lengths(np.empty(0), np.zeros(len(own), np.int64))
-        experiment.ledger.save_taught(step, agent, TaughtBatch(None, nothing, PhaseCost(0.0)))
+        no_differences = Ragged.from_lengths(np.empty(0), np.zeros(len(own_responses), np.int64))
+        experiment.ledger.save_taught(step, agent, TaughtBatch(None, no_differences, PhaseCost(0.0)))
         return
     factor = experiment.method.estimate.extrapolation
     with experiment.stopwatch(teacher) as watch:
-        compared = own.behaviour_logprobs
+        subtrahend = own_responses.behaviour_logprobs
         if factor != 1:
-            initial = with_agent(experiment, agent, step - 1, lambda placed: placed.score(own, by_reference=True))
-            compared = Ragged(compared.value_N + (factor - 1) * initial.value_N.astype(np.float64), compared.edge)
-        shared = _in_teachers_tokens(experiment, own, teacher)
-        seen = np.flatnonzero((shared.token_ids.lengths > 0) & ~shared.is_truncated_R)
+            initial_logprobs = with_agent(
+                experiment, agent, step - 1, lambda placed: placed.score(own_responses, by_reference=True)
+            )
+            subtrahend = Ragged(
+                subtrahend.value_N + (factor - 1) * initial_logprobs.value_N.astype(np.float64), subtrahend.edge
+            )
+        shared = _in_teachers_tokens(experiment, own_responses, teacher)
+        scored_rows = np.flatnonzero((shared.token_ids.lengths > 0) & ~shared.is_truncated_R)
         scores: Sequence[NDArray[np.float32]] = []
-        if len(seen):
+        if len(scored_rows):
             prompts, kinds = _teacher_prompts(experiment, scored, agent, teacher)
             if experiment.method.estimate.max_teacher_prompt_tokens is not None:
-                is_seen = set(seen.tolist())
-                prompt = tuple(kind if row in is_seen else "" for row, kind in enumerate(kinds))
-            asked = _as_asked(own, prompts, shared).take(seen)
-            scores = list(with_agent(experiment, teacher, step - 1, lambda placed: placed.score(asked)))
-        scaled = {row: factor * each.astype(np.float64) for row, each in zip(seen.tolist(), scores, strict=True)}
-        difference = _differences(experiment, replace(own, old_logprobs=compared), teacher, shared, scaled)
+                row_set = set(scored_rows.tolist())
+                prompt = tuple(kind if row in row_set else "" for row, kind in enumerate(kinds))
+            teacher_responses = _with_teacher_prompts(own_responses, prompts, shared).take(scored_rows)
+            scores = list(with_agent(experiment, teacher, step - 1, lambda placed: placed.score(teacher_responses)))
+        scaled_scores = {
+            row: factor * row_scores.astype(np.float64)
+            for row, row_scores in zip(scored_rows.tolist(), scores, strict=True)
+        }
+        difference = _differences(
+            experiment, replace(own_responses, old_logprobs=subtrahend), teacher, shared, scaled_scores
+        )
     experiment.ledger.save_taught(step, agent, TaughtBatch(teacher, difference, watch.cost(), prompt))
 
 
-def _in_teachers_tokens(experiment: Experiment, own: Responses, teacher: str) -> SharedResponses:
-    source, target = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
-    return experiment.retokenizer(source, target).convert(own)
+def _in_teachers_tokens(experiment: Experiment, responses: Responses, teacher: str) -> SharedResponses:
+    source, target = (experiment.placement.tokenizers[name] for name in (responses.agent, teacher))
+    return experiment.retokenizer(source, target).convert(responses)
 
 
-def _as_asked(own: Responses, prompts: Sequence[tuple[int, ...]], shared: SharedResponses) -> Responses:
+def _with_teacher_prompts(
+    responses: Responses, prompts: Sequence[tuple[int, ...]], shared: SharedResponses
+) -> Responses:
     """The responses with the teacher's prompts and tokens; their log-probabilities are placeholders."""
-    unknown = Ragged(np.zeros(len(shared.token_ids.value_N), np.float32), shared.token_ids.edge)
+    placeholders = Ragged(np.zeros(len(shared.token_ids.value_N), np.float32), shared.token_ids.edge)
     return replace(
-        own, prompt_ids=Ragged.of(prompts, np.int32), token_ids=shared.token_ids, logprobs=unknown, old_logprobs=None
+        responses,
+        prompt_ids=Ragged.of(prompts, np.int32),
+        token_ids=shared.token_ids,
+        logprobs=placeholders,
+        old_logprobs=None,
     )
 
 
@@ -87,13 +102,15 @@ def _teacher_prompts(
     """The prompt of each of the learner's responses in the teacher's tokens, and its kind (`TaughtBatch.prompt`)."""
     estimator, tokens = experiment.method.estimate, experiment.placement.tokenizers[teacher]
     problems = [experiment.problem(problem_id) for problem_id in scored.responses[learner].problem_id]
-    reworded = checked_teacher_problems(estimator, scored, learner, teacher, problems)
+    teacher_problems = checked_teacher_problems(estimator, scored, learner, teacher, problems)
     prompts, kinds = [tokens.prompt_ids(problem) for problem in problems], [PLAIN] * len(problems)
     rows = [
-        row for row, (own, other) in enumerate(zip(problems, reworded, strict=True)) if own.messages != other.messages
+        row
+        for row, (own_problem, teacher_problem) in enumerate(zip(problems, teacher_problems, strict=True))
+        if own_problem.messages != teacher_problem.messages
     ]
     limit = estimator.max_teacher_prompt_tokens or 0
-    for row, prompt in zip(rows, tokens.passing_prompt_ids([reworded[row] for row in rows]), strict=True):
+    for row, prompt in zip(rows, tokens.passing_prompt_ids([teacher_problems[row] for row in rows]), strict=True):
         if len(prompt) <= limit:
             prompts[row], kinds[row] = prompt, SHOWN
         else:
@@ -103,7 +120,7 @@ def _teacher_prompts(
 
 def _differences(
     experiment: Experiment,
-    own: Responses,
+    responses: Responses,
     teacher: str,
     shared: SharedResponses,
     scores: Mapping[int, NDArray[np.float64]],
@@ -112,15 +129,17 @@ def _differences(
 
     Args:
         experiment: whose tokenizers these are.
-        own: the responses, with what is subtracted as old log-probabilities.
+        responses: the agent's, with what is subtracted as old log-probabilities.
         teacher: its name.
         shared: the responses in its tokens.
         scores: log-probabilities of these tokens by response.
     """
-    learner, other = (experiment.placement.tokenizers[name] for name in (own.agent, teacher))
-    aligner = Aligner(learner.tokenizer, other.tokenizer, own_eos=learner.eos_ids, other_eos=other.eos_ids)
+    learner, teacher_tokenizer = (experiment.placement.tokenizers[name] for name in (responses.agent, teacher))
+    aligner = Aligner(
+        learner.tokenizer, teacher_tokenizer.tokenizer, own_eos=learner.eos_ids, other_eos=teacher_tokenizer.eos_ids
+    )
     differences = []
-    for row, (ids, logprobs) in enumerate(zip(own.token_ids, own.behaviour_logprobs, strict=True)):
+    for row, (ids, logprobs) in enumerate(zip(responses.token_ids, responses.behaviour_logprobs, strict=True)):
         own_N, difference_N = logprobs.astype(np.float64), np.full(len(ids), np.nan)
         other_M = scores[row] if row in scores else np.empty(0)
         if shared.is_passed_through:

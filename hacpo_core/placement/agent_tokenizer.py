@@ -47,8 +47,8 @@ class AgentTokenizer:
             ConfigError: the chat template does not use an argument.
         """
         self.name = name
-        given = config.chat_template_kwargs
-        self.template_arguments = {key: value for key, value in given.items() if value is not None}
+        arguments = config.chat_template_kwargs
+        self.template_arguments = {key: value for key, value in arguments.items() if value is not None}
         try:
             self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(
                 initial, chat_template=config.chat_template, trust_remote_code=config.trust_remote_code
@@ -77,18 +77,20 @@ class AgentTokenizer:
         with TEXT_LOCK:
             if len(self._prompt_ids) > MAX_PROMPTS:  # plans that reword prompts add new ones in every step
                 self._prompt_ids = {}
-            self._prompt_ids |= self._rendered(each for each in problems if each.messages not in self._prompt_ids)
+            self._prompt_ids |= self._render_all(
+                problem for problem in problems if problem.messages not in self._prompt_ids
+            )
 
     def passing_prompt_ids(self, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
         """As `prompt_ids`, of prompts that only one step has: long ones would fill the cache."""
         with TEXT_LOCK:
-            rendered = self._rendered(problems)
-            return [rendered[problem.messages] for problem in problems]
+            prompt_ids = self._render_all(problems)
+            return [prompt_ids[problem.messages] for problem in problems]
 
-    def _rendered(self, problems: Iterable[Problem]) -> dict[tuple[Message, ...], tuple[int, ...]]:
-        distinct = list(dict.fromkeys(problem.messages for problem in problems))
-        rendered = render_prompts(self.tokenizer, distinct, arguments=self.template_arguments)
-        return dict(zip(distinct, rendered, strict=True))
+    def _render_all(self, problems: Iterable[Problem]) -> dict[tuple[Message, ...], tuple[int, ...]]:
+        conversations = list(dict.fromkeys(problem.messages for problem in problems))
+        prompt_ids = render_prompts(self.tokenizer, conversations, arguments=self.template_arguments)
+        return dict(zip(conversations, prompt_ids, strict=True))
 
     def response_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts as the agent's responses, without an end token."""

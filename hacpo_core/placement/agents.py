@@ -262,7 +262,7 @@ class Agent:
         outcome = self.learner.update(
             minibatches,
             objective,
-            planned=planned_updates(self.config, version),
+            planned_updates=planned_updates(self.config, version),
             measures_cosine=measures_cosine,
             recomputes_own=recomputes_own,
             num_iterations=num_iterations,
@@ -291,30 +291,30 @@ class Agent:
         rollout, check = self.config.rollout, sampler_of(self.config.engine).transfer_check(self.config.engine)
         limits = replace(rollout.limits, max_tokens=min(PROBE_TOKENS, rollout.max_response_tokens))
         prompts = list(dict.fromkeys(prompts))[: math.ceil(check.num_tokens / limits.max_tokens)]
-        asked: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
-        sampled: list[float] = []
+        sampled_rows: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
+        sampler_logprobs: list[float] = []
         for _ in range(MAX_PROBE_ROUNDS):
             # Random seeds, so that a run that stopped here does not compare the same responses after a retry.
             probes = [SampleRequest(prompt, secrets.randbits(63)) for prompt in prompts]
             responses = self.sampler.sample(probes, limits)
-            asked += zip((probe.prompt_ids for probe in probes), responses.token_ids, strict=True)
-            sampled += responses.logprobs.value_N.tolist()
-            if len(sampled) >= check.num_tokens:
+            sampled_rows += zip((probe.prompt_ids for probe in probes), responses.token_ids, strict=True)
+            sampler_logprobs += responses.logprobs.value_N.tolist()
+            if len(sampler_logprobs) >= check.num_tokens:
                 break
-        scored = self.learner.logprobs_of_each(TokenRows.of(*zip(*asked, strict=True)))
-        difference_N = np.abs(np.array(sampled, dtype=np.float32) - scored.value_N)
-        mean, largest = float(difference_N.mean()), float(difference_N.max())
+        learner_logprobs = self.learner.logprobs_of_each(TokenRows.of(*zip(*sampled_rows, strict=True)))
+        difference_N = np.abs(np.array(sampler_logprobs, dtype=np.float32) - learner_logprobs.value_N)
+        mean, max_difference = float(difference_N.mean()), float(difference_N.max())
         message = (
             f"agent {self.name}: after the transfer of weights version {self.version}, the log-probabilities of "
-            f"{self.sampler.name} and the learner differ by {mean:.1e} nats on average over {len(sampled)} tokens, "
-            f"{largest:.1e} at most"
+            f"{self.sampler.name} and the learner differ by {mean:.1e} nats on average over "
+            f"{len(sampler_logprobs)} tokens, {max_difference:.1e} at most"
         )
-        if not (mean <= check.tolerance and largest <= check.bound):  # also for nan
+        if not (mean <= check.tolerance and max_difference <= check.bound):  # also for nan
             raise EngineError(
                 f"{message}, expected at most {check.tolerance:g} and {check.bound:g}; the sampler has "
                 f"different weights, or {check.field} is too small for engine.dtype: raise it"
             )
-        if largest > UNUSUAL_FACTOR * check.tolerance:
+        if max_difference > UNUSUAL_FACTOR * check.tolerance:
             _log.warning("%s", message)
 
 
@@ -325,7 +325,7 @@ def distinct_problems(specs: Sequence[SampleSpec]) -> list[Problem]:
 
 def share_of(specs: Sequence[SampleSpec], rank: int, num_ranks: int) -> list[SampleSpec]:
     """The specs of one rank: those of consecutive problems, with all their responses."""
-    names = [problem.id for problem in distinct_problems(specs)]
-    start, end = (len(names) * at // num_ranks for at in (rank, rank + 1))
-    mine = set(names[start:end])
-    return [spec for spec in specs if spec.problem.id in mine]
+    problem_ids = [problem.id for problem in distinct_problems(specs)]
+    start, end = (len(problem_ids) * at // num_ranks for at in (rank, rank + 1))
+    own_ids = set(problem_ids[start:end])
+    return [spec for spec in specs if spec.problem.id in own_ids]

@@ -91,8 +91,8 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
         files = {OPTIMIZER_FILE: write_tensors(folder / OPTIMIZER_FILE, parts)}
         save_model(agent.learner.policy, folder)  # after everything in which other ranks take part
         agent.tokens.tokenizer.save_pretrained(folder)
-        written = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in files)
-        files |= {str(path.relative_to(folder)): sha256_of(path) for path in written}
+        paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in files)
+        files |= {str(path.relative_to(folder)): sha256_of(path) for path in paths}
     except (OSError, SafetensorError) as error:  # converted here, since an actor would not pass on the type
         raise _not_written(folder, error) from error
     return entry | {"files": files}

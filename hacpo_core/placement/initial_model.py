@@ -232,7 +232,8 @@ class InitialModel:
         folder, trust = find_weak_model(self.agent.warm_up.weak, agent=self.name), self.agent.trust_remote_code
         weak = load_model(folder, device=self.device, trust_remote_code=trust).requires_grad_(False)
         sizes = [model.config.get_text_config().vocab_size for model in (strong, weak)]
-        vocabularies = [each.get_vocab() for each in (tokenizer, load_tokenizer(folder, trust_remote_code=trust))]
+        weak_tokenizer = load_tokenizer(folder, trust_remote_code=trust)
+        vocabularies = [tokenizer.get_vocab(), weak_tokenizer.get_vocab()]
         if sizes[0] != sizes[1] or vocabularies[0] != vocabularies[1]:
             raise ModelError(
                 f"{self.field}.weak: got {folder} with {len(vocabularies[1])} tokens and {sizes[1]} logits, expected "
@@ -248,9 +249,9 @@ class InitialModel:
         solutions = read_solutions(self.field, warm_up, self.data_dir)
         rows = solution_rows(tokens.tokenizer, solutions, end_id=tokens.end_id, arguments=tokens.template_arguments)
         limit = warm_up.max_tokens if positions is None else min(warm_up.max_tokens, positions)
-        kept = [row for row, length in enumerate(rows.lengths_B.tolist()) if length <= limit]
-        num_left_out = len(rows) - len(kept)
-        if not kept:
+        fitting_rows = [row for row, length in enumerate(rows.lengths_B.tolist()) if length <= limit]
+        num_left_out = len(rows) - len(fitting_rows)
+        if not fitting_rows:
             raise DataError(
                 f"{self.field}.max_tokens: all {len(rows)} examples have more than {limit} tokens, the smaller of "
                 f"max_tokens ({warm_up.max_tokens}) and the model's positions ({positions}); raise it, or use shorter "
@@ -259,7 +260,7 @@ class InitialModel:
         if num_left_out:
             message = "%s: left out %d of %d examples with more than %d tokens"
             _log.warning(message, self.field, num_left_out, len(rows), limit)
-        return rows.take(kept), num_left_out
+        return rows.take(fitting_rows), num_left_out
 
 
 def _short(name: str) -> str:

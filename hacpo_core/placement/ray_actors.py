@@ -51,7 +51,7 @@ except ImportError as error:
     ) from error
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-LAST_WORDS_S = 10.0
+CAUSE_LIMIT_S = 10.0
 """after one rank fails, how long to wait for the others, to detect whether one of them died"""
 _log = logging.getLogger(__name__)
 
@@ -222,14 +222,16 @@ def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
         EngineError: an actor raised any other error.
     """
     try:
-        waiting = list(calls)
-        while waiting:  # stop at the first failure: the other ranks would wait for the failed one forever
-            ready, waiting = ray.wait(waiting)
-            ray.get(ready)
+        open_calls = list(calls)
+        while open_calls:  # stop at the first failure: the other ranks would wait for the failed one forever
+            ready_calls, open_calls = ray.wait(open_calls)
+            ray.get(ready_calls)
         return list(ray.get(list(calls)))
     except RayTaskError as error:
-        finished, _ = ray.wait(list(calls), num_returns=len(calls), timeout=LAST_WORDS_S if len(calls) > 1 else 0)
-        for call in finished:
+        finished_calls, _ = ray.wait(
+            list(calls), num_returns=len(calls), timeout=CAUSE_LIMIT_S if len(calls) > 1 else 0
+        )
+        for call in finished_calls:
             try:
                 ray.get(call)
             except RayTaskError:
@@ -293,12 +295,12 @@ class RayPlacement(Placement):
             bundle["GPU"] = float(num_gpus(config))
         ranks = {agent: num_ranks(config, agent) for agent in names}
         counts = {"": max(ranks.values())} if config.placement.colocated else ranks
-        for resource, each in bundle.items():
-            wanted, there = each * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call,unused-ignore]
-            if wanted > there:
+        for resource, num_per_rank in bundle.items():
+            num_needed, num_in_cluster = num_per_rank * sum(counts.values()), ray.cluster_resources().get(resource, 0.0)  # type: ignore[no-untyped-call,unused-ignore]
+            if num_needed > num_in_cluster:
                 raise EngineError(
-                    f"placement: {len(names)} agents need {wanted:g} {resource}s, but Ray's cluster has {there:g}; "
-                    "lower num_ranks, set placement.colocated=true, or join more machines"
+                    f"placement: {len(names)} agents need {num_needed:g} {resource}s, but Ray's cluster has "
+                    f"{num_in_cluster:g}; lower num_ranks, set placement.colocated=true, or join more machines"
                 )
         groups = {agent: placement_group([bundle] * count, strategy="PACK") for agent, count in counts.items()}
         self.groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
@@ -390,8 +392,8 @@ def start_ray(config: ExperimentConfig, **options: Any) -> None:
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
-        wanted = num_processes(config) * num_threads(config)
-        options.setdefault("num_cpus", min(wanted, usable_cores()))
+        num_cpus_needed = num_processes(config) * num_threads(config)
+        options.setdefault("num_cpus", min(num_cpus_needed, usable_cores()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if config.engine.device != "cpu" and visible:  # Ray counts physical GPUs, not MIG devices
             options["num_gpus"] = len(visible.split(","))
@@ -438,17 +440,15 @@ def _probe(address: str, timeout_s: float) -> None:
         raise EngineError(f"placement.ray.address: cannot connect to {address} ({error}); {_REMEDY}") from error
     command = [sys.executable, "-P", "-c", _JOIN, address]
     try:
-        joined = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
-        )
+        join = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise EngineError(
             f"placement.ray.address: this machine could not join the cluster at {address} within {timeout_s:g} s; "
             f"{_REMEDY}, or raise engine.start_limit_s"
         ) from error
-    if joined.returncode:
-        said = (joined.stderr.strip().splitlines() or [f"exit code {joined.returncode}"])[-1]
-        raise EngineError(f"placement.ray.address: {address}: {said}; {_REMEDY}")
+    if join.returncode:
+        last_line = (join.stderr.strip().splitlines() or [f"exit code {join.returncode}"])[-1]
+        raise EngineError(f"placement.ray.address: {address}: {last_line}; {_REMEDY}")
 
 
 _JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"

@@ -46,13 +46,13 @@ def sample_specs(
     parts = [_checked(sampler, [requests[row] for row in rows], limits) for limits, rows in calls.items()]
     places = list(calls.values())
     if searches:
-        asked = [
+        search_requests = [
             SearchRequest(
                 requests[rows[0]].prompt_ids, requests[rows[0]].seed, len(rows), limits, search, reader_of(search)
             )
             for (_, limits, search), rows in searches.items()
         ]
-        parts.append(search_all(asked, sampler, eos_ids=eos_ids))
+        parts.append(search_all(search_requests, sampler, eos_ids=eos_ids))
         places.append([row for rows in searches.values() for row in rows])
     return Sampled.merged(parts, places)
 

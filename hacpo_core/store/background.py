@@ -22,20 +22,20 @@ class Background:
     def do(self, work: Callable[[], None], *, checks: bool = True) -> None:
         """Add a job; with `checks`, raise the errors of earlier jobs."""
         with self._mutex:
-            ended = self._take_ended() if checks else []
+            finished_jobs = self._pop_finished() if checks else []
             self._jobs.append(self._thread.submit(work))
-        _raise_first(ended)
+        _raise_first(finished_jobs)
 
     def check(self) -> None:
         """Raise the errors of finished jobs."""
         with self._mutex:
-            ended = self._take_ended()
-        _raise_first(ended)
+            finished_jobs = self._pop_finished()
+        _raise_first(finished_jobs)
 
-    def _take_ended(self) -> list[Future[None]]:
-        ended = list(takewhile(Future.done, self._jobs))  # in order: a later job that ends meanwhile stays
-        self._jobs = self._jobs[len(ended) :]
-        return ended
+    def _pop_finished(self) -> list[Future[None]]:
+        finished_jobs = list(takewhile(Future.done, self._jobs))  # in order: a later job that ends meanwhile stays
+        self._jobs = self._jobs[len(finished_jobs) :]
+        return finished_jobs
 
     def wait(self, *, raises: bool = True) -> None:
         """Wait for all jobs, then raise their errors; without `raises`, log them."""
@@ -45,8 +45,8 @@ class Background:
         _raise_first(jobs, raises=raises)
 
 
-def _raise_first(ended: Sequence[Future[None]], *, raises: bool = True) -> None:
-    errors = [error for job in ended if (error := job.exception()) is not None]
+def _raise_first(jobs: Sequence[Future[None]], *, raises: bool = True) -> None:
+    errors = [error for job in jobs if (error := job.exception()) is not None]
     for consequence in errors[1:] if raises else errors:
         _log.warning("another error in the background thread: %s", consequence)
     if raises and errors:

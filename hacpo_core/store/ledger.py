@@ -68,19 +68,19 @@ class UpdateRecord:
     cost: PhaseCost
 
 
-def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, NDArray[Any]]:
+def row_table(minibatches: Sequence[Minibatch], outcomes: RowOutcomes) -> dict[str, NDArray[Any]]:
     """An update's measurements of its rows, with their keys; see `UpdateRecord`.
 
     Args:
         minibatches: one per update, so that with several iterations each is listed as often as it was trained on.
-        seen: what the updates measured.
+        outcomes: what the updates measured.
     """
     first_M = np.cumsum([0, *map(len, minibatches)])
-    place_B = first_M[seen.update_B] + seen.row_B
+    place_B = first_M[outcomes.update_B] + outcomes.row_B
 
     def column(name: str) -> NDArray[Any]:
-        of_all: NDArray[Any] = np.concatenate([getattr(minibatch, name) for minibatch in minibatches])
-        return of_all[place_B]
+        column_of_all: NDArray[Any] = np.concatenate([getattr(minibatch, name) for minibatch in minibatches])
+        return column_of_all[place_B]
 
     all_keys = [key for minibatch in minibatches for key in minibatch.keys]
     keys = [all_keys[place] for place in place_B.tolist()]
@@ -91,10 +91,10 @@ def row_table(minibatches: Sequence[Minibatch], seen: RowOutcomes) -> dict[str, 
         "problem_id": np.array([key.problem_id for key in keys], object),
         "sample": np.array([key.sample for key in keys], np.int64),
         "kind": column("kind_B"),
-        "update": seen.update_B,
+        "update": outcomes.update_B,
         "advantage": column("advantage_B"),
         "weight": column("weight_B"),
-        **seen.columns,
+        **outcomes.columns,
         "num_tokens": num_tokens,
     }
 
@@ -141,8 +141,8 @@ class Ledger:
 
     def _keep(self, step: int, phase: str, value: Any) -> None:
         with self._mutex:
-            fresh = {key: kept for key, kept in self._fresh.items() if key[0] >= step - 1}
-            self._fresh = fresh | {(step, phase): value}
+            recent_outputs = {key: output for key, output in self._fresh.items() if key[0] >= step - 1}
+            self._fresh = recent_outputs | {(step, phase): value}
 
     def _read(self, step: int, phase: str, load: Callable[[], _T]) -> _T:
         """The phase's output, loaded if it is not in memory."""
@@ -365,8 +365,8 @@ def _joined(rounds: Sequence[Committed[Responses]], state: Mapping[str, Any] | N
     """The responses of all rounds and their whole cost."""
     if len(rounds) == 1:
         return rounds[0]
-    cost = PhaseCost.total(each.cost for each in rounds)
-    return Committed(Responses.joined([each.value for each in rounds]), cost, state or {})
+    cost = PhaseCost.total(part.cost for part in rounds)
+    return Committed(Responses.joined([part.value for part in rounds]), cost, state or {})
 
 
 def _trace(value: Mapping[str, Any]) -> UpdateTrace:

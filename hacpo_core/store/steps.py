@@ -132,15 +132,15 @@ class StepStore:
             digests[name] = hashlib.sha256(content).hexdigest()
         with self._mutex:
             phases = self._manifest(step)["phases"]
-            kept = {name: entry for name, entry in phases.items() if name not in (phase, *outdates)}
+            other_entries = {name: entry for name, entry in phases.items() if name not in (phase, *outdates)}
             entry = {"files": digests, "committed_at": time.time()}
-            manifest = {"step": step, "format": FORMAT, "phases": {**kept, phase: entry}}
+            manifest = {"step": step, "format": FORMAT, "phases": {**other_entries, phase: entry}}
             write_atomically(folder / MANIFEST, as_json(manifest), syncs=False)
             self._manifests[step] = manifest
             self._unsynced |= dict.fromkeys([*(folder / name for name in digests), folder / MANIFEST])
             self._unsynced |= dict.fromkeys([folder, folder.parent, self.root])
-            planned, self._sync_planned = self._sync_planned, True
-        if planned:
+            is_sync_planned, self._sync_planned = self._sync_planned, True
+        if is_sync_planned:
             self._syncs.check()
         else:
             self._syncs.do(self._sync_soon)

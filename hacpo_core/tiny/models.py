@@ -53,14 +53,14 @@ def build_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerFast) -> 
         "pad_token_id": tokenizer.pad_token_id,
         "tie_word_embeddings": True,
     }
-    grouped: dict[str, Any] = {
+    head_settings: dict[str, Any] = {
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.hidden_size // config.num_heads,
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("tiny-weights", config.family, config.seed) % 2**63)
         if config.family == "qwen3":
-            return Qwen3ForCausalLM(Qwen3Config(**sizes, **grouped))
+            return Qwen3ForCausalLM(Qwen3Config(**sizes, **head_settings))
         if config.family == "llama":
-            return LlamaForCausalLM(LlamaConfig(**sizes, **grouped))
+            return LlamaForCausalLM(LlamaConfig(**sizes, **head_settings))
         return GPTNeoXForCausalLM(GPTNeoXConfig(**{**sizes, "intermediate_size": 3 * config.hidden_size}))

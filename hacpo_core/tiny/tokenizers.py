@@ -22,7 +22,7 @@ def build_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     Raises:
         ConfigError: unknown kind.
     """
-    builders = {"character": _character, "merged": _merged, "word": _word, "byte": _byte}
+    builders = {"character": _character, "merged": _merged_tokenizer, "word": _word, "byte": _byte}
     if kind not in builders:
         raise ConfigError(f"tokenizer: got {kind!r}, expected one of {', '.join(builders)}")
     user, assistant, end = TEMPLATE_MARKS[kind]
@@ -54,7 +54,7 @@ def _character() -> Tokenizer:
     return tokenizer
 
 
-def _merged() -> Tokenizer:
+def _merged_tokenizer() -> Tokenizer:
     vocabulary = _symbol_vocabulary()
     merges: list[tuple[str, str]] = []
     phrase = "\\boxed{"

@@ -46,34 +46,34 @@ ROUNDING, EXACT = 1e-6, 1e-30
 zero to zero"""
 
 
-def equal_by_algebra(given: str, expected: str, tolerance: float) -> bool:
+def equal_by_algebra(candidate: str, expected: str, tolerance: float) -> bool:
     """Whether two canonical single values are equal; False if one cannot be parsed."""
     as_term = is_term(expected)
     expected_strings, expected_expressions = parsed(expected, as_term=as_term)
-    strings, expressions = parsed(given, as_term=as_term)
+    strings, expressions = parsed(candidate, as_term=as_term)
     if not (expressions and expected_expressions):
         return False
-    one, other = map(_with_named_derivatives, _constants_of_both(expressions[0], expected_expressions[0]))
-    if any(isinstance(side, Expr) and side.has(zoo, nan) for side in (one, other)):
+    answer, gold = map(_with_named_derivatives, _constants_of_both(expressions[0], expected_expressions[0]))
+    if any(isinstance(side, Expr) and side.has(zoo, nan) for side in (answer, gold)):
         return False
     if set(strings) & set(expected_strings):
         return True
-    if tolerance and _is_within(one, other, tolerance):
+    if tolerance and _is_within(answer, gold, tolerance):
         return True
-    if isinstance(one, Interval | Union) or isinstance(other, Interval | Union):
-        numbers = _numbers_of(one)
-        if numbers is not None and numbers == _numbers_of(other):
+    if isinstance(answer, Interval | Union) or isinstance(gold, Interval | Union):
+        numbers = _numbers_of(answer)
+        if numbers is not None and numbers == _numbers_of(gold):
             return True
-    elif isinstance(one, Boolean) and isinstance(other, Boolean) and one.free_symbols == other.free_symbols:
-        numbers, expected_numbers = _numbers_of(one), _numbers_of(other)
+    elif isinstance(answer, Boolean) and isinstance(gold, Boolean) and answer.free_symbols == gold.free_symbols:
+        numbers, expected_numbers = _numbers_of(answer), _numbers_of(gold)
         if numbers is not None and expected_numbers is not None:
             return bool(numbers == expected_numbers)
-    if _computes_with_infinity(one) != _computes_with_infinity(other):
+    if _computes_with_infinity(answer) != _computes_with_infinity(gold):
         return False  # sympy's verdict on 27 and 27**oo differs from process to process
-    golds, answers = [other, *expected_expressions[1:]], [one, *expressions[1:]]
+    golds, answers = [gold, *expected_expressions[1:]], [answer, *expressions[1:]]
     if verify(golds, answers, timeout_seconds=None, raise_on_error=True):
-        return not _differ(one, other) or are_multiples(one, other)
-    return _is_same_decimal(one, other) or agree_on_real_numbers(one, other) or are_multiples(one, other)
+        return not _differ(answer, gold) or are_multiples(answer, gold)
+    return _is_same_decimal(answer, gold) or agree_on_real_numbers(answer, gold) or are_multiples(answer, gold)
 
 
 def _constants_of_both(*sides: Any) -> Any:
@@ -87,31 +87,41 @@ def _constants_of_both(*sides: Any) -> Any:
 
 def _with_named_derivatives(side: Any) -> Any:
     """The derivatives of names, dx/dt, as names of their own: sympy takes x for a constant, and dx/dt for 0."""
-    found = side.atoms(Derivative) if isinstance(side, Basic) else ()
-    return side.xreplace({each: Symbol(str(each), real=True) for each in found if isinstance(each.expr, Symbol)})
+    derivatives = side.atoms(Derivative) if isinstance(side, Basic) else ()
+    return side.xreplace(
+        {
+            derivative: Symbol(str(derivative), real=True)
+            for derivative in derivatives
+            if isinstance(derivative.expr, Symbol)
+        }
+    )
 
 
-def _is_within(given: object, expected: object, tolerance: float) -> bool:
+def _is_within(candidate: object, expected: object, tolerance: float) -> bool:
     """Whether two numbers differ by at most the tolerance, plus floating-point rounding."""
-    one, other = _value(given), _value(expected)
-    return one is not None and other is not None and abs(float(one) - float(other)) <= tolerance * (1 + 1e-9)
+    number, expected_number = _value(candidate), _value(expected)
+    return (
+        number is not None
+        and expected_number is not None
+        and abs(float(number) - float(expected_number)) <= tolerance * (1 + 1e-9)
+    )
 
 
-def _differ(given: object, expected: object) -> bool:
+def _differ(candidate: object, expected: object) -> bool:
     """Whether two numbers that math-verify calls equal differ by more than `ROUNDING`, or `EXACT` without decimals."""
-    one, other = _value(given), _value(expected)
-    if one is None or other is None:
+    number, expected_number = _value(candidate), _value(expected)
+    if number is None or expected_number is None:
         return False
-    share = ROUNDING if one.has(Float) or other.has(Float) else Rational(EXACT)
-    return bool(abs((one - other).doit()) > abs(other.doit()) * share)
+    share = ROUNDING if number.has(Float) or expected_number.has(Float) else Rational(EXACT)
+    return bool(abs((number - expected_number).doit()) > abs(expected_number.doit()) * share)
 
 
-def _is_same_decimal(given: object, expected: object) -> bool:
+def _is_same_decimal(candidate: object, expected: object) -> bool:
     """Whether two numbers, one of which is computed from decimals, agree; math-verify wants 0.1 + 0.2 to be 3/10."""
-    one, other = _value(given), _value(expected)
-    if one is None or other is None or not (one.has(Float) or other.has(Float)):
+    number, expected_number = _value(candidate), _value(expected)
+    if number is None or expected_number is None or not (number.has(Float) or expected_number.has(Float)):
         return False
-    return bool(abs(one - other) <= abs(other) * 1e-12)
+    return bool(abs(number - expected_number) <= abs(expected_number) * 1e-12)
 
 
 def is_constant(answer: str) -> bool:

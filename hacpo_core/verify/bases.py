@@ -15,12 +15,12 @@ IN_BASE = re.compile(
 _PLAIN = re.compile(_DIGITS, re.IGNORECASE)
 
 
-def bases_agree(given: str, expected: str) -> bool | None:
+def bases_agree(candidate: str, expected: str) -> bool | None:
     """Whether a number has the gold answer's digits and its base or none; None if neither or one is no such number.
 
     Both are without \text. A base that is not given is ten for the gold answer, and any for the candidate.
     """
-    digits, base = _number(given)
+    digits, base = _number(candidate)
     expected_digits, expected_base = _number(expected)
     if not (base or expected_base) or not digits or not expected_digits or expected_digits != expected_digits.upper():
         return None  # 2a_{11} has a variable
@@ -31,12 +31,12 @@ def bases_agree(given: str, expected: str) -> bool | None:
 
 def _number(answer: str) -> tuple[str, int]:
     """Digits and base of a number; 0 if it has no base, "" if it is no number."""
-    found = IN_BASE.fullmatch(answer)
-    if found is None:
+    match = IN_BASE.fullmatch(answer)
+    if match is None:
         return (answer, 0) if _PLAIN.fullmatch(answer) else ("", 0)
-    name = found["base"] or found["behind"]
+    name = match["base"] or match["behind"]
     base = int(name) if name.isdecimal() else number_in_words(name)
-    digits = found["inside"] or found["digits"]
+    digits = match["inside"] or match["digits"]
     if base is None or base < 2 or any(int(digit, 36) >= base for digit in re.sub(r"[-.]", "", digits)):
         return "", 0
     return digits, base

@@ -14,15 +14,15 @@ _FURTHER_CHOICE = re.compile(
 )
 
 
-def first_words_agree(given: str, expected: str) -> bool | None:
+def first_words_agree(candidate: str, expected: str) -> bool | None:
     """Whether a candidate starts with the gold answer's option letter or truth value and names no other.
 
     None if either has neither.
     """
     for whole, leading in ((OPTION, _LEADING_OPTION), (TRUTH, _LEADING_TRUTH)):
-        wanted = whole.fullmatch(expected)
-        given_match = None if wanted is None else leading.match(given)
-        if wanted is not None and given_match is not None:
-            is_same = given_match.group(1).lower() == wanted.group(1).lower()
-            return is_same and not _FURTHER_CHOICE.search(given, given_match.end())
+        expected_match = whole.fullmatch(expected)
+        candidate_match = None if expected_match is None else leading.match(candidate)
+        if expected_match is not None and candidate_match is not None:
+            is_same = candidate_match.group(1).lower() == expected_match.group(1).lower()
+            return is_same and not _FURTHER_CHOICE.search(candidate, candidate_match.end())
     return None

@@ -28,19 +28,19 @@ class _Time:
 
 
 def _time(answer: str) -> _Time | None:
-    found = CLOCK.fullmatch(IN_TEXT.sub(r"\1", answer).strip())
-    if found is None:
+    match = CLOCK.fullmatch(IN_TEXT.sub(r"\1", answer).strip())
+    if match is None:
         return None
-    hours, minutes, seconds, half = found.groups(default="")
+    hours, minutes, seconds, half = match.groups(default="")
     return _Time(int(hours), int(minutes), int(seconds or 0), half.lower())
 
 
-def same_time(given: str, expected: str) -> bool | None:
+def same_time(candidate: str, expected: str) -> bool | None:
     """Whether two answers are the same time; None if one is no time.
 
     If the gold answer says neither a.m. nor p.m., the candidate may say either.
     """
-    time, expected_time = _time(given), _time(expected)
+    time, expected_time = _time(candidate), _time(expected)
     if time is None or expected_time is None:
         return None
     if expected_time.half == "" and replace(time, half="") == expected_time:

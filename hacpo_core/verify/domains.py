@@ -31,14 +31,14 @@ def without_domain(answer: str) -> tuple[str, str]:
 
     The name is "" if there is no such clause or it names none. Other conditions stay, for they change the answer.
     """
-    found = _CLAUSE.search(answer)
-    if found is None:
+    match = _CLAUSE.search(answer)
+    if match is None:
         return answer, ""
-    clause = _DOMAIN.fullmatch(" ".join(_IDLE.sub(" ", found["rest"]).split()))
-    before = answer[: found.start()]
-    if clause is None or not (clause["domain"] or found["all"]):
+    clause = _DOMAIN.fullmatch(" ".join(_IDLE.sub(" ", match["rest"]).split()))
+    text_before = answer[: match.start()]
+    if clause is None or not (clause["domain"] or match["all"]):
         return answer, ""
-    if found["comma"] and (clause["variable"] or "") not in before:
+    if match["comma"] and (clause["variable"] or "") not in text_before:
         return answer, ""  # another variable, which may have any value of the domain
     domain = clause["domain"] or ""
-    return before, _NAMES.get(domain, domain)
+    return text_before, _NAMES.get(domain, domain)

@@ -24,10 +24,10 @@ def doubt(status: str, extracted: str | None, gold: str) -> str:
         return UNSCORED
     if extracted is None:
         return ""
-    given, expected = (_IDLE.sub("", _COMMAND.sub("", answer).lower()).rstrip(".") for answer in (extracted, gold))
-    if status == "wrong" and given == expected and expected:
+    candidate, expected = (_IDLE.sub("", _COMMAND.sub("", answer).lower()).rstrip(".") for answer in (extracted, gold))
+    if status == "wrong" and candidate == expected and expected:
         return SAME_LETTERS
-    is_other = status == "correct" and given != expected and not _numbers(extracted) & _numbers(gold)
+    is_other = status == "correct" and candidate != expected and not _numbers(extracted) & _numbers(gold)
     return OTHER_NUMBERS if is_other and re.search(r"\d", gold) else ""
 
 

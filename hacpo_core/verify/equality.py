@@ -29,13 +29,13 @@ from hacpo_core.verify.bases import bases_agree
 from hacpo_core.verify.choices import OPTION, TRUTH, first_words_agree
 from hacpo_core.verify.clock import CLOCK, same_time
 from hacpo_core.verify.domains import without_domain
-from hacpo_core.verify.exclusions import excluded
+from hacpo_core.verify.exclusions import exclusion_of
 from hacpo_core.verify.lists import AND, NAME, Listing, chain, interval, listing
 from hacpo_core.verify.marks import capitals_agree, marks_agree
 from hacpo_core.verify.parsing import IN_TEXT, SENTENCE, has_variables, is_term, parsed
 from hacpo_core.verify.ratios import ratios_agree
 from hacpo_core.verify.spelling import canonical
-from hacpo_core.verify.units import PERCENT, different_units, without_last_unit, without_unit
+from hacpo_core.verify.units import PERCENT, units_differ, without_last_unit, without_unit
 
 _IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 _SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
@@ -79,10 +79,12 @@ def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float
     """
     if unit:
         candidate, gold = without_unit(normalise(candidate), unit), without_unit(normalise(gold), unit)
-    (given, domain), (expected, expected_domain) = map(without_domain, (canonical(candidate), canonical(gold)))
+    (bare_candidate, domain), (bare_gold, expected_domain) = map(
+        without_domain, (canonical(candidate), canonical(gold))
+    )
     if domain and expected_domain and domain != expected_domain:
         return False
-    return _equal(given, expected, tolerance)
+    return _equal(bare_candidate, bare_gold, tolerance)
 
 
 def is_readable(gold: str) -> bool:
@@ -115,89 +117,89 @@ def _is_text(expected: str) -> bool:
     )
 
 
-def _equal(given: str, expected: str, tolerance: float) -> bool:
-    if given == expected:
+def _equal(candidate: str, expected: str, tolerance: float) -> bool:
+    if candidate == expected:
         return bool(expected)
-    by_first_word = first_words_agree(given, expected)
+    by_first_word = first_words_agree(candidate, expected)
     if by_first_word is not None:
         return by_first_word
-    letters, expected_letters = _letters(given), _letters(expected)
+    letters, expected_letters = _letters(candidate), _letters(expected)
     if letters == expected_letters:
         return bool(expected)
     if _WORD.fullmatch(expected_letters):
         return letters.casefold() == expected_letters.casefold() and len(letters) > 1
-    by_numbers = _exclusions_agree(given, expected)
+    by_numbers = _exclusions_agree(candidate, expected)
     if by_numbers is not None:
         return by_numbers
-    if len(_NEGATION.findall(given)) != len(_NEGATION.findall(expected)):
+    if len(_NEGATION.findall(candidate)) != len(_NEGATION.findall(expected)):
         return False
-    if not marks_agree(given, expected):
+    if not marks_agree(candidate, expected):
         return False
-    by_clock = same_time(given, expected)
+    by_clock = same_time(candidate, expected)
     if by_clock is not None:
         return by_clock
     by_digits = bases_agree(letters, expected_letters)  # math-verify drops the base of a number
     if by_digits is not None:
         return by_digits
-    if len(_CLOSED_AT_INFINITY.findall(given)) > len(_CLOSED_AT_INFINITY.findall(expected)):
+    if len(_CLOSED_AT_INFINITY.findall(candidate)) > len(_CLOSED_AT_INFINITY.findall(expected)):
         return False  # sympy opens such an interval
-    if _is_conjunction(given) or _is_conjunction(expected):
-        numbers, expected_numbers = numbers_of_all(given), numbers_of_all(expected)
+    if _is_conjunction(candidate) or _is_conjunction(expected):
+        numbers, expected_numbers = numbers_of_all(candidate), numbers_of_all(expected)
         if numbers is not None and expected_numbers is not None:
             return bool(numbers == expected_numbers)
-    if given.startswith(("(", "[")) or expected.startswith(("(", "[")):
-        given, expected = interval(given), interval(expected)
-    whole, expected_whole = listing(given), listing(expected)
+    if candidate.startswith(("(", "[")) or expected.startswith(("(", "[")):
+        candidate, expected = interval(candidate), interval(expected)
+    candidate_list, expected_list = listing(candidate), listing(expected)
     if (
-        whole is not None
-        and not whole.brackets
+        candidate_list is not None
+        and not candidate_list.brackets
         and r"\cup" in expected
-        and all(each[0] in "([" for each in whole.members)
+        and all(member[0] in "([" for member in candidate_list.members)
     ):
-        given, whole = r"\cup ".join(whole.members), None
-    by_members = _members_agree(whole, expected_whole, tolerance)
+        candidate, candidate_list = r"\cup ".join(candidate_list.members), None
+    by_members = _members_agree(candidate_list, expected_list, tolerance)
     if by_members is not None:
         return by_members
-    is_equal = _values_agree(given, expected, tolerance)
-    several = (whole or expected_whole) if whole is None or expected_whole is None else None
-    return is_equal and (several is None or several.has_order or not _has_repeated(several, tolerance))
+    is_equal = _values_agree(candidate, expected, tolerance)
+    one_list = (candidate_list or expected_list) if candidate_list is None or expected_list is None else None
+    return is_equal and (one_list is None or one_list.has_order or not _has_repeated(one_list, tolerance))
 
 
-def _exclusions_agree(given: str, expected: str) -> bool | None:
+def _exclusions_agree(candidate: str, expected: str) -> bool | None:
     """Whether two answers are the same numbers; None if neither excludes some, or if they cannot be computed."""
-    exclusion, expected_exclusion = excluded(given), excluded(expected)
+    exclusion, expected_exclusion = exclusion_of(candidate), exclusion_of(expected)
     if exclusion is None and expected_exclusion is None:
         return None
-    names = {each.name for each in (exclusion, expected_exclusion) if each is not None and each.name}
-    sides = []
-    for answer, each in ((given, exclusion), (expected, expected_exclusion)):
-        base = answer if each is None else each.base
+    names = {side.name for side in (exclusion, expected_exclusion) if side is not None and side.name}
+    numbers_of_sides = []
+    for answer, side in ((candidate, exclusion), (expected, expected_exclusion)):
+        base = answer if side is None else side.base
         if _NEGATION.search(base):
             return None
-        numbers = numbers_of_all(base) if each is None else numbers_without(base, each.values)
-        sides.append(numbers)
-    return None if None in sides else len(names) < 2 and bool(sides[0] == sides[1])
+        numbers = numbers_of_all(base) if side is None else numbers_without(base, side.values)
+        numbers_of_sides.append(numbers)
+    return None if None in numbers_of_sides else len(names) < 2 and bool(numbers_of_sides[0] == numbers_of_sides[1])
 
 
 def _is_conjunction(answer: str) -> bool:
     """Whether an answer joins inequalities by "and"."""
-    several = AND.split(answer)
-    return len(several) > 1 and all(map(_ORDER.search, several))
+    clauses = AND.split(answer)
+    return len(clauses) > 1 and all(map(_ORDER.search, clauses))
 
 
-def _values_agree(given: str, expected: str, tolerance: float) -> bool:
+def _values_agree(candidate: str, expected: str, tolerance: float) -> bool:
     """Whether two single values agree, with their percent signs and units, and the sides of a chain with each other."""
-    sides, expected_sides = chain(given), chain(expected)
+    sides, expected_sides = chain(candidate), chain(expected)
     if len(sides) > 1 and len(expected_sides) == 2 and sides[0] == expected_sides[0]:
         sides, expected_sides = sides[1:], expected_sides[1:]
-        given, expected = sides[0], expected_sides[0]
+        candidate, expected = sides[0], expected_sides[0]
     elif len(expected_sides) > 1 and all(map(is_constant, expected_sides)):
         expected_sides = expected_sides[:1]
         expected = expected_sides[0]
     if len(sides) == 1 and len(expected_sides) == 2 and NAME.fullmatch(expected_sides[0]):
-        return _single_values_agree(given, expected_sides[1], tolerance)
+        return _single_values_agree(candidate, expected_sides[1], tolerance)
     if len(expected_sides) > 1 or len(sides) == 1 or (len(sides) == 2 and NAME.fullmatch(sides[0])):
-        return _single_values_agree(given, expected, tolerance)
+        return _single_values_agree(candidate, expected, tolerance)
     return _chain_agrees(sides, expected_sides[0], tolerance)
 
 
@@ -223,69 +225,74 @@ def _is_name(side: str, first: str, expected: str) -> bool:
     return not is_constant(side) and not is_to_solve(side)
 
 
-def _single_values_agree(given: str, expected: str, tolerance: float) -> bool:
-    given, unit = without_last_unit(given) if not is_term(expected) else (given, None)
+def _single_values_agree(candidate: str, expected: str, tolerance: float) -> bool:
+    candidate, unit = without_last_unit(candidate) if not is_term(expected) else (candidate, None)
     expected, expected_unit = without_last_unit(expected)
-    by_parts = ratios_agree(given, expected)
+    by_parts = ratios_agree(candidate, expected)
     if by_parts is not None:
         return by_parts
-    if different_units(unit, expected_unit):
+    if units_differ(unit, expected_unit):
         return False
-    if given == expected or (equal_by_algebra(given, expected, tolerance) and capitals_agree(given, expected)):
+    if candidate == expected or (
+        equal_by_algebra(candidate, expected, tolerance) and capitals_agree(candidate, expected)
+    ):
         return unit != PERCENT or expected_unit is not None or not is_share(expected)
     if (unit == PERCENT) == (expected_unit == PERCENT):
         return False
-    share, whole = (given, expected) if unit == PERCENT else (expected, given)
+    share, whole = (candidate, expected) if unit == PERCENT else (expected, candidate)
     return equal_by_algebra(rf"\frac{{{share}}}{{100}}", whole, tolerance)
 
 
-def _members_agree(given: Listing | None, expected: Listing | None, tolerance: float) -> bool | None:
+def _members_agree(candidate: Listing | None, expected: Listing | None, tolerance: float) -> bool | None:
     """Whether the members of two answers agree; None if they are not both lists, or of kinds that algebra compares."""
-    if given is None or expected is None:
+    if candidate is None or expected is None:
         return None
-    if "{}" in (given.brackets, expected.brackets) and given.has_order != expected.has_order:
+    if "{}" in (candidate.brackets, expected.brackets) and candidate.has_order != expected.has_order:
         return False
-    values, expected_values = given.values, expected.values
+    values, expected_values = candidate.values, expected.values
     if expected_values and values.keys() == expected_values.keys():
         return all(_equal(values[name], value, tolerance) for name, value in expected_values.items())
     is_in_order = bool(expected_values) and not values
-    if is_in_order and given.brackets not in ("", "()"):
+    if is_in_order and candidate.brackets not in ("", "()"):
         return False
-    if len(given.members) != len(expected.members):
+    if len(candidate.members) != len(expected.members):
         return False
     if not expected.has_order and not is_in_order:
-        brackets = given.brackets if len(given.members) == 2 else ""
-        return "[" not in brackets and "]" not in brackets and _match(given, expected, tolerance)
+        brackets = candidate.brackets if len(candidate.members) == 2 else ""
+        return "[" not in brackets and "]" not in brackets and _match(candidate, expected, tolerance)
     same = (
-        given.brackets == expected.brackets
-        or len(given.members) > 2
-        or {given.brackets, expected.brackets} == {"", "()"}
+        candidate.brackets == expected.brackets
+        or len(candidate.members) > 2
+        or {candidate.brackets, expected.brackets} == {"", "()"}
     )
     places = tuple(expected_values.values()) if is_in_order else expected.members
-    return same and all(_equal(one, other, tolerance) for one, other in zip(given.members, places, strict=True))
+    return same and all(
+        _equal(member, expected_member, tolerance)
+        for member, expected_member in zip(candidate.members, places, strict=True)
+    )
 
 
-def _has_repeated(several: Listing, tolerance: float) -> bool:
+def _has_repeated(answer_list: Listing, tolerance: float) -> bool:
     """Whether two members of a list or a set are equal."""
-    members = several.members
+    members = answer_list.members
     if len(set(members)) < len(members):
         return True
     return len(members) > _MAX_COMPARED or any(_equal(one, other, tolerance) for one, other in combinations(members, 2))
 
 
-def _match(several: Listing, gold: Listing, tolerance: float) -> bool:
+def _match(candidate: Listing, expected: Listing, tolerance: float) -> bool:
     """Whether each member of one list has its own equal in the other."""
-    given, expected = list(several.members), list(gold.members)
-    for member in several.members:
-        if member in expected:
-            given.remove(member)
-            expected.remove(member)
-    for member in given:
-        found = next((other for other in expected if _equal(member, other, tolerance)), None)
-        if found is None:
+    members, expected_members = list(candidate.members), list(expected.members)
+    for member in candidate.members:
+        if member in expected_members:
+            members.remove(member)
+            expected_members.remove(member)
+    for member in members:
+        equal_member = next((other for other in expected_members if _equal(member, other, tolerance)), None)
+        if equal_member is None:
             return False
-        expected.remove(found)
-    return not expected
+        expected_members.remove(equal_member)
+    return not expected_members
 
 
 def _letters(answer: str) -> str:

@@ -39,24 +39,24 @@ class Exclusion:
 
 def without_builder(answer: str) -> str:
     r"""The condition x > 2 that the set \{x \mid x > 2\} means; any other answer as it is."""
-    found = _BUILDER.fullmatch(answer)
-    if found is None or not _RELATION.search(found["condition"]):
+    match = _BUILDER.fullmatch(answer)
+    if match is None or not _RELATION.search(match["condition"]):
         return answer
-    return _IN_REALS.sub("", found["condition"]).strip()
+    return _IN_REALS.sub("", match["condition"]).strip()
 
 
-def excluded(answer: str) -> Exclusion | None:
+def exclusion_of(answer: str) -> Exclusion | None:
     """The numbers that a canonical answer excludes, and from which; None if it excludes none."""
     if _EXCLUDING.search(answer) is None:
         return None
-    found = _UNEQUAL.fullmatch(answer)
-    if found is None:
-        found = _WITHOUT.fullmatch(answer) or _EXCEPT.fullmatch(answer)
-        if found is None:
+    match = _UNEQUAL.fullmatch(answer)
+    if match is None:
+        match = _WITHOUT.fullmatch(answer) or _EXCEPT.fullmatch(answer)
+        if match is None:
             return None
-        return Exclusion("", found.groupdict().get("base") or _REALS, _members(found["values"]))
-    base, name, values = found["base"] or _REALS, found["name"], _members(found["values"])
-    further = excluded(base)
+        return Exclusion("", match.groupdict().get("base") or _REALS, _members(match["values"]))
+    base, name, values = match["base"] or _REALS, match["name"], _members(match["values"])
+    further = exclusion_of(base)
     if further is None:
         return Exclusion(name, base, values)
     return Exclusion(name, further.base, (*further.values, *values)) if further.name in ("", name) else None

@@ -42,9 +42,9 @@ class Listing:
     @property
     def values(self) -> dict[str, str]:
         """Values of coordinates, by name; empty unless all members are `name = value` and all names differ."""
-        named = [_NAMED.fullmatch(member) for member in self.members]
-        values = {found["name"].replace(" ", ""): found["value"] for found in named if found is not None}
-        return values if len(values) == len(named) > 1 else {}
+        matches = [_NAMED.fullmatch(member) for member in self.members]
+        values = {match["name"].replace(" ", ""): match["value"] for match in matches if match is not None}
+        return values if len(values) == len(matches) > 1 else {}
 
 
 def listing(answer: str) -> Listing | None:
@@ -62,11 +62,11 @@ def listing(answer: str) -> Listing | None:
 
 def interval(answer: str) -> str:
     """The interval (a, b] that a < x <= b means; any other answer as it is, a < b < c too."""
-    found = _BETWEEN_BOUNDS.fullmatch(answer)
-    if found is None:
+    match = _BETWEEN_BOUNDS.fullmatch(answer)
+    if match is None:
         return answer
-    opening, closing = "(" if found["below"] == "<" else "[", ")" if found["above"] == "<" else "]"
-    return f"{opening}{found['low'].strip()}, {found['high'].strip()}{closing}"
+    opening, closing = "(" if match["below"] == "<" else "[", ")" if match["above"] == "<" else "]"
+    return f"{opening}{match['low'].strip()}, {match['high'].strip()}{closing}"
 
 
 def _bracketed(answer: str) -> tuple[str, str]:
@@ -94,14 +94,14 @@ def _with_names(names: list[str], values: str) -> str | None:
 
 def parts(text: str, separators: str) -> list[str]:
     """What is between separators of one character outside brackets, without what is empty."""
-    found, depth = [""], 0
+    members, depth = [""], 0
     for sign in text:
         depth += (sign in "([{") - (sign in ")]}")
         if sign in separators and depth == 0:
-            found.append("")
+            members.append("")
         else:
-            found[-1] += sign
-    return [part.strip() for part in found if part.strip()]
+            members[-1] += sign
+    return [part.strip() for part in members if part.strip()]
 
 
 def chain(answer: str) -> list[str]:

@@ -15,20 +15,20 @@ _NO_VARIABLE = re.compile(
 )
 
 
-def marks_agree(given: str, expected: str) -> bool:
+def marks_agree(candidate: str, expected: str) -> bool:
     """Whether two answers have as many primes and exponents T, and no text of the candidate holds a further number."""
-    if len(_NUMBER_IN_TEXT.findall(given)) > len(_NUMBER_IN_TEXT.findall(expected)):
+    if len(_NUMBER_IN_TEXT.findall(candidate)) > len(_NUMBER_IN_TEXT.findall(expected)):
         return False  # 12 \text{ (or 13)}
-    return _num_marks(given, expected) == _num_marks(expected, given)
+    return _num_marks(candidate, expected) == _num_marks(expected, candidate)
 
 
-def capitals_agree(given: str, expected: str) -> bool:
+def capitals_agree(candidate: str, expected: str) -> bool:
     """Whether both answers write their variables as the same small or capital letters; math-verify takes M for m.
 
     A c may be written C: a constant of integration.
     """
-    cases, expected_cases = _cases(given), _cases(expected)
-    return all(cases.get(letter, seen) == seen for letter, seen in expected_cases.items() if letter != "c")
+    cases, expected_cases = _cases(candidate), _cases(expected)
+    return all(cases.get(letter, case) == case for letter, case in expected_cases.items() if letter != "c")
 
 
 def _cases(answer: str) -> dict[str, set[str]]:

@@ -32,10 +32,10 @@ def number_in_words(words: str) -> int | None:
 
 def with_digits(answer: str) -> str:
     """An answer that is a number in words, perhaps with a unit behind it, with digits; another one as it is."""
-    found = _ANSWER.fullmatch(answer)
-    if found is None:
+    match = _ANSWER.fullmatch(answer)
+    if match is None:
         return answer
-    unit = found["unit"] or ""
-    digits = f"{'-' if found['minus'] else ''}{number_in_words(found['number'])}{unit}"
+    unit = match["unit"] or ""
+    digits = f"{'-' if match['minus'] else ''}{number_in_words(match['number'])}{unit}"
     has_more = unit and (unit.strip().lower() in _NUMBERS or without_last_unit(digits)[1] is None)
     return answer if has_more else digits

@@ -88,12 +88,12 @@ def has_variables(expression: object) -> bool:
 
 def _as_latex(answer: str) -> str:
     """A canonical answer as math-verify can read it (1e8, 3./2, 3 1/2, 28 million)."""
-    answer = _AMOUNT.sub(lambda found: rf"\cdot {_AMOUNTS[found.group(2).lower()]}{found.group(1)}", answer)
+    answer = _AMOUNT.sub(lambda match: rf"\cdot {_AMOUNTS[match.group(2).lower()]}{match.group(1)}", answer)
     scientific = _SCIENTIFIC.fullmatch(answer)
     if scientific is not None:
         return rf"{scientific.group(1)}\times 10^{{{scientific.group(2)}}}"
     mixed = _MIXED_NUMBER.sub(r"\1\\frac{\2}{\3}", answer)
-    mixed = _DERIVATIVE.sub(lambda found: rf"{found[1]}_{{{'prime' * len(found[2])}}}", mixed)  # else it is dropped
+    mixed = _DERIVATIVE.sub(lambda match: rf"{match[1]}_{{{'prime' * len(match[2])}}}", mixed)  # else it is dropped
     latex = _POINT_OF_INTEGER.sub("", _FACTOR.sub(r"\g<0>\\cdot ", mixed))
     exact = _APPROXIMATELY.sub("", latex, count=1) if _APPROXIMATELY.match(latex) else latex
     return _REPEATING.sub(_as_fraction, exact)

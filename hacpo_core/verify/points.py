@@ -17,16 +17,16 @@ _DRAWS, _MAX_VARIABLES = 24, 4
 """real points at which two expressions are compared, and the most variables of such expressions"""
 
 
-def agree_on_real_numbers(given: Any, expected: Any) -> bool:
+def agree_on_real_numbers(candidate: Any, expected: Any) -> bool:
     """Whether two expressions in the same variables are equal at random real points at which both are real."""
-    if not (isinstance(given, Expr) and isinstance(expected, Expr)):
+    if not (isinstance(candidate, Expr) and isinstance(expected, Expr)):
         return False
-    names = given.free_symbols
+    names = candidate.free_symbols
     if not names or names != expected.free_symbols or len(names) > _MAX_VARIABLES:
         return False
-    given, expected = _with_split_logarithms(given, expected)
+    candidate, expected = _with_split_logarithms(candidate, expected)
     num_real = 0
-    for one, other in _values_at_points(given, expected):
+    for one, other in _values_at_points(candidate, expected):
         if not (one.is_real and other.is_real):
             if bool(one.is_real) != bool(other.is_real):
                 return False
@@ -37,12 +37,12 @@ def agree_on_real_numbers(given: Any, expected: Any) -> bool:
     return num_real >= _DRAWS // 4
 
 
-def are_multiples(given: Any, expected: Any) -> bool:
+def are_multiples(candidate: Any, expected: Any) -> bool:
     """Whether two equations or inequalities in the same variables, two or more, are equal but for a constant factor.
 
     One in a single variable would be solved: 2x = 4 is not the answer x = 2.
     """
-    sides = [side.reversed if isinstance(side, Gt | Ge) else side for side in (given, expected)]
+    sides = [side.reversed if isinstance(side, Gt | Ge) else side for side in (candidate, expected)]
     relation = type(sides[0])
     if not issubclass(relation, Eq | Lt | Le) or type(sides[1]) is not relation:
         return False

@@ -42,7 +42,7 @@ Equality = Literal["math_verify", "normalised"]
 CACHE_ENTRIES = 100_000
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
-_REFUSAL = (
+_START_MESSAGE = (
     "a verifier worker cannot compare answers: {why}; see that `python -c 'import math_verify'` works in this "
     "environment (pip install math-verify) and that verifier.memory_mb leaves room for sympy (256 or more)"
 )
@@ -127,12 +127,12 @@ class VerifierPool:
             if self._is_closed:
                 raise VerificationError("the verifier pool is closed; make a new one")
             verdicts = self._verdicts(dict.fromkeys(pair for pair in pairs if pair is not None))
-        found = []
+        text_verdicts = []
         for pair in pairs:
-            found.append(_verdict("wrong", None) if pair is None else verdicts[pair])
+            text_verdicts.append(_verdict("wrong", None) if pair is None else verdicts[pair])
             if pair is not None:
                 verdicts[pair] = replace(verdicts[pair], seconds=0.0)
-        return found
+        return text_verdicts
 
     def unreadable(self, golds: Iterable[str]) -> list[str]:
         """Gold answers of which spellings other than their own cannot be judged, each once.
@@ -142,11 +142,11 @@ class VerifierPool:
         """
         if self._equality == "normalised":
             return []
-        different = dict.fromkeys(gold for gold in golds if not _WHOLE_NUMBER.fullmatch(gold))
-        if not different:
+        distinct_golds = dict.fromkeys(gold for gold in golds if not _WHOLE_NUMBER.fullmatch(gold))
+        if not distinct_golds:
             return []
-        answered = self._judged([f"not {gold}" for gold in different], list(different), "plain")
-        verdicts = zip(different, answered, strict=True)
+        spelling_verdicts = self._judged([f"not {gold}" for gold in distinct_golds], list(distinct_golds), "plain")
+        verdicts = zip(distinct_golds, spelling_verdicts, strict=True)
         return [gold for gold, verdict in verdicts if verdict.status == "unscored"]
 
     def close(self) -> None:
@@ -165,14 +165,14 @@ class VerifierPool:
     def _verdicts(self, pairs: Iterable[Pair]) -> dict[Pair, Verdict]:
         """Verdict on each pair: without algebra, from the cache or from a worker."""
         verdicts = {}
-        undecided = []
+        undecided_pairs = []
         for pair in pairs:
-            known = decided_without_algebra(pair) or self._cache.get(pair)
-            if known is None:
-                undecided.append(pair)
+            decision = decided_without_algebra(pair) or self._cache.get(pair)
+            if decision is None:
+                undecided_pairs.append(pair)
             else:
-                verdicts[pair] = _verdict(known, pair)
-        for pair, reply in self._compare(undecided).items():
+                verdicts[pair] = _verdict(decision, pair)
+        for pair, reply in self._compare(undecided_pairs).items():
             status: VerdictStatus
             status, reason = ("unscored", reply.failure) if reply.failure else reply.value
             self._cache.put(pair, status)
@@ -181,12 +181,12 @@ class VerifierPool:
 
     def _compare(self, pairs: Sequence[Pair]) -> dict[Pair, Reply]:
         """Compare the pairs; each goes to the next free worker."""
-        waiting, replies = deque(pairs), dict[Pair, Reply]()
+        open_pairs, replies = deque(pairs), dict[Pair, Reply]()
 
         def serve(worker: Worker) -> None:
             while True:
                 try:
-                    pair = waiting.popleft()
+                    pair = open_pairs.popleft()
                 except IndexError:
                     return
                 reply = replies[pair] = worker.call(*astuple(pair), timeout_s=self._timeout_s)
@@ -199,7 +199,7 @@ class VerifierPool:
             for future in served:
                 future.result()
         except BaseException:  # no worker can start, or Ctrl-C
-            waiting.clear()
+            open_pairs.clear()
             for worker in self._workers:
                 worker.interrupt()
             wait(served)
@@ -213,7 +213,7 @@ def _worker(*, memory_mb: int) -> Worker:
     # Safe path: never import a sympy.py from the user's folder. Hash seed: the same verdicts in every process.
     environment |= {"PYTHONPATH": search_path, "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0"}
     function = "hacpo_core.verify.comparison:compare"
-    return Worker(function, memory_mb=memory_mb, environment=environment, refusal=_REFUSAL, is_silent=True)
+    return Worker(function, memory_mb=memory_mb, environment=environment, message=_START_MESSAGE, is_silent=True)
 
 
 def _verdict(status: VerdictStatus, pair: Pair | None, *, seconds: float = 0.0, reason: str = "") -> Verdict:
@@ -242,11 +242,11 @@ def decided_without_algebra(pair: Pair) -> VerdictStatus | None:
     Equal text is correct. An answer longer than MAX_ANSWER_CHARS is wrong, and so is a different integer if the gold
     answer is an integer without tolerance.
     """
-    given, expected = normalise(pair.candidate), normalise(pair.gold)
-    if expected and given == expected:
+    candidate, expected = normalise(pair.candidate), normalise(pair.gold)
+    if expected and candidate == expected:
         return "correct"
     if max(len(pair.candidate), len(pair.gold)) > MAX_ANSWER_CHARS:
         return "wrong"
-    if not pair.tolerance and _WHOLE_NUMBER.fullmatch(given) and _WHOLE_NUMBER.fullmatch(expected):
-        return "correct" if int(given) == int(expected) else "wrong"
+    if not pair.tolerance and _WHOLE_NUMBER.fullmatch(candidate) and _WHOLE_NUMBER.fullmatch(expected):
+        return "correct" if int(candidate) == int(expected) else "wrong"
     return None

@@ -45,7 +45,7 @@ class Worker:
     """
 
     def __init__(
-        self, function: str, *, memory_mb: int, environment: Mapping[str, str], refusal: str, is_silent: bool = False
+        self, function: str, *, memory_mb: int, environment: Mapping[str, str], message: str, is_silent: bool = False
     ) -> None:
         """The process starts on the first call.
 
@@ -53,12 +53,12 @@ class Worker:
             function: `package.module:function`, called as `function(*arguments)`; returns a list of plain values.
             memory_mb: limit of the process's address space, MiB.
             environment: environment variables added to those of this process.
-            refusal: error message if no process can be started, with `{why}` in it.
+            message: error message if no process can be started, with `{why}` in it.
             is_silent: discard the function's output and logs, and ignore SIGTERM.
         """
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="verify-worker")
         self._function, self._memory_mb, self._environment = function, memory_mb, environment
-        self._refusal, self._is_silent, self._is_interrupted = refusal, is_silent, False
+        self._message, self._is_silent, self._is_interrupted = message, is_silent, False
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
 
@@ -84,7 +84,9 @@ class Worker:
                 break
             self._end_process()
         else:
-            raise self._refused(f"{MAX_STARTS} processes in a row exited on their own, the last with {last_error!r}")
+            raise self._start_error(
+                f"{MAX_STARTS} processes in a row exited on their own, the last with {last_error!r}"
+            )
         since = time.monotonic()
         kind, value = self._receive(timeout_s)
         seconds = time.monotonic() - since
@@ -127,23 +129,23 @@ class Worker:
 
     def _start(self) -> str:
         """Start a process and wait for its imports; returns what a silent process wrote to standard error meanwhile."""
-        self._pipe, there = Pipe()
-        with there, tempfile.TemporaryFile() as errors:
-            arguments = [self._function, there.fileno(), self._memory_mb, os.getpid(), int(self._is_silent)]
+        self._pipe, child_end = Pipe()
+        with child_end, tempfile.TemporaryFile() as errors:
+            arguments = [self._function, child_end.fileno(), self._memory_mb, os.getpid(), int(self._is_silent)]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hacpo_core.verify.worker", *map(str, arguments)],
-                pass_fds=[there.fileno()],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL if self._is_silent else None,
                 stderr=errors if self._is_silent else None,
                 start_new_session=True,
                 env=os.environ | self._environment,
             )
-            there.close()
+            child_end.close()
             kind, why = self._receive(START_TIMEOUT_S)
             if kind in ("failed", "timeout"):
                 self.end()
-                raise self._refused(why or f"not ready after {START_TIMEOUT_S:.0f} s")
+                raise self._start_error(why or f"not ready after {START_TIMEOUT_S:.0f} s")
             errors.seek(0)
             return errors.read().decode("utf-8", errors="replace")[-2_000:].strip()
 
@@ -167,5 +169,5 @@ class Worker:
             return "crashed", None
         return kind, value
 
-    def _refused(self, why: str) -> VerificationError:
-        return VerificationError(self._refusal.replace("{why}", why))
+    def _start_error(self, why: str) -> VerificationError:
+        return VerificationError(self._message.replace("{why}", why))

@@ -13,19 +13,19 @@ _MIN_PARTS, _MAX_PARTS = 3, 6
 """math-verify takes a:b for a quotient, which is right, and a:b:c for one too, which is not"""
 
 
-def ratios_agree(given: str, expected: str) -> bool | None:
+def ratios_agree(candidate: str, expected: str) -> bool | None:
     """Whether two ratios of three or more parts are proportional; None if neither is such a ratio.
 
     A zero is equal to a zero as text alone.
     """
-    if ":" not in given + expected:
+    if ":" not in candidate + expected:
         return None
-    members, expected_members = _parts(given), _parts(expected)
+    members, expected_members = _parts(candidate), _parts(expected)
     if max(len(members), len(expected_members)) < _MIN_PARTS:
         return None
     if len(members) != len(expected_members) or len(members) > _MAX_PARTS:
         return False
-    name, expected_name = (answer.rpartition("=")[0].replace(" ", "") for answer in (given, expected))
+    name, expected_name = (answer.rpartition("=")[0].replace(" ", "") for answer in (candidate, expected))
     if name and expected_name and name != expected_name:
         return False
     both = list(zip(members, expected_members, strict=True))

@@ -67,8 +67,8 @@ class UserReward:
         search_path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._name, self._timeout_s = name, timeout_s
         self._timeout = f"timeout after {timeout_s:g} s"
-        refusal = f"reward.functions: {name} cannot be called: {{why}}; name a function of a module on PYTHONPATH"
-        self._worker = Worker(name, memory_mb=memory_mb, environment=search_path, refusal=refusal)
+        message = f"reward.functions: {name} cannot be called: {{why}}; name a function of a module on PYTHONPATH"
+        self._worker = Worker(name, memory_mb=memory_mb, environment=search_path, message=message)
         self._warned: set[str] = set()
         self._failures = 0
         """failed single responses since the last successful call"""
@@ -80,23 +80,23 @@ class UserReward:
             VerificationError: the function cannot be imported.
             MethodError: it did not return a number in [0, 1] or None for each response.
         """
-        said = self._call(problems, responses)
-        if isinstance(said, str):
+        result = self._call(problems, responses)
+        if isinstance(result, str):
             if len(responses) == 1 or self._failures >= MAX_FAILURES:
-                return self._unscored(said, problems)
-            if said == self._timeout:
+                return self._unscored(result, problems)
+            if result == self._timeout:
                 return self._one_by_one(problems, responses, keys)
             half = len(responses) // 2
-            first = self.judge(problems[:half], responses[:half], keys[:half])
+            first_verdicts = self.judge(problems[:half], responses[:half], keys[:half])
             rest = problems[half:], responses[half:], keys[half:]
             has_failed = self._failures >= MAX_FAILURES
-            return [*first, *(self._unscored(said, rest[0]) if has_failed else self.judge(*rest))]
+            return [*first_verdicts, *(self._unscored(result, rest[0]) if has_failed else self.judge(*rest))]
         self._failures = 0
-        if len(said) != len(responses):
+        if len(result) != len(responses):
             raise MethodError(
-                f"reward {self._name}: returned {len(said)} rewards for {len(responses)} responses, expected one each"
+                f"reward {self._name}: returned {len(result)} rewards for {len(responses)} responses, expected one each"
             )
-        return [self._verdict(reward, key) for reward, key in zip(said, keys, strict=True)]
+        return [self._verdict(reward, key) for reward, key in zip(result, keys, strict=True)]
 
     def _one_by_one(
         self, problems: Sequence[Problem], responses: Sequence[str], keys: Sequence[RowKey]
@@ -105,13 +105,13 @@ class UserReward:
         verdicts: list[Verdict] = []
         for row in range(len(responses)):
             if sum(verdict.reason.startswith(self._timeout) for verdict in verdicts) >= MAX_FAILURES:
-                left = len(responses) - row
+                num_left = len(responses) - row
                 reason = f"{self._timeout} for {MAX_FAILURES} other responses of its batch; not called"
                 _log.warning(
                     "reward %s: %s for %d responses of a batch; the %d behind them are unscored without a call",
-                    *(self._name, self._timeout, MAX_FAILURES, left),
+                    *(self._name, self._timeout, MAX_FAILURES, num_left),
                 )
-                return [*verdicts, *[Verdict("unscored", None, None, 0.0, reason)] * left]
+                return [*verdicts, *[Verdict("unscored", None, None, 0.0, reason)] * num_left]
             verdicts += self.judge(problems[row : row + 1], responses[row : row + 1], keys[row : row + 1])
         return verdicts
 
@@ -169,20 +169,22 @@ class Rewards:
             VerificationError: a function cannot be called.
             MethodError: a function returned an invalid reward.
         """
-        said = [function.judge(problems, responses, keys) for function in self._functions]
-        return said[0] if len(said) == 1 else [self._mean(verdicts) for verdicts in zip(*said, strict=True)]
+        verdicts_by_function = [function.judge(problems, responses, keys) for function in self._functions]
+        if len(verdicts_by_function) == 1:
+            return verdicts_by_function[0]
+        return [self._mean(verdicts) for verdicts in zip(*verdicts_by_function, strict=True)]
 
     def _mean(self, verdicts: Sequence[Verdict]) -> Verdict:
         seconds = sum(verdict.seconds for verdict in verdicts)
         extracted = next((verdict.extracted for verdict in verdicts if verdict.extracted is not None), None)
         rewards = [verdict.reward for verdict in verdicts]
-        scored = [reward for reward in rewards if reward is not None]
-        if len(scored) < len(rewards):
+        scored_rewards = [reward for reward in rewards if reward is not None]
+        if len(scored_rewards) < len(rewards):
             reason = next(verdict.reason for verdict in verdicts if verdict.reward is None)
             return Verdict("unscored", None, extracted, seconds, reason)
-        total = sum(weight * reward for weight, reward in zip(self._weights, scored, strict=True))
+        total = sum(weight * reward for weight, reward in zip(self._weights, scored_rewards, strict=True))
         reward = min(1.0, total / sum(self._weights))
-        return Verdict(status_of(reward), reward, extracted, seconds, parts=tuple(scored))
+        return Verdict(status_of(reward), reward, extracted, seconds, parts=tuple(scored_rewards))
 
     def close(self) -> None:
         """Close all functions."""

@@ -16,15 +16,15 @@ _WITH_CONDITIONS = ("cases", "array")
 
 def in_one_row(answer: str) -> str:
     """The equations or inequalities of an answer one after the other; a row that begins with = goes on."""
-    found = _ENVIRONMENT.fullmatch(answer)
-    body = answer if found is None else found["body"]
-    has_conditions = found is not None and found["name"] in _WITH_CONDITIONS and "&" in body
+    match = _ENVIRONMENT.fullmatch(answer)
+    body = answer if match is None else match["body"]
+    has_conditions = match is not None and match["name"] in _WITH_CONDITIONS and "&" in body
     rows = [row.replace("&", "").strip(" ,") for row in body.split(r"\\")]
     if r"\begin" in body or has_conditions or not all(_RELATION.search(row) for row in rows if row):
         return answer
-    if found is None and len(rows) == 1:
+    if match is None and len(rows) == 1:
         return answer
-    joined = ""
+    joined_rows = ""
     for row in filter(None, rows):
-        joined += f"{', ' if joined and not row.startswith('=') else ' '}{row}"
-    return joined.strip()
+        joined_rows += f"{', ' if joined_rows and not row.startswith('=') else ' '}{row}"
+    return joined_rows.strip()

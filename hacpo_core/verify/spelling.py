@@ -163,13 +163,13 @@ def canonical(answer: str) -> str:
     answer = _SEPARATED.sub(_without_separators, answer)
     answer = _with_latex_signs(answer)
     answer = _LAYOUT.sub("", _ROW_SPACING.sub(r"\\\\", answer))
-    answer = _DOTTED.sub(lambda found: rf"{found[1]}\overline{{{found[2]}{found[3] or ''}{found[4] or ''}}}", answer)
+    answer = _DOTTED.sub(lambda match: rf"{match[1]}\overline{{{match[2]}{match[3] or ''}{match[4] or ''}}}", answer)
     answer = in_one_row(answer.strip())
     for pattern, spelling in _SPELLINGS:
         answer = pattern.sub(spelling, answer)
     answer = _undecorated(_BLANK.sub(" ", answer)).strip()
     answer = _UNIT_FRACTION.sub(r"\\text{ \1/\2}\3", answer)
-    answer = _SPACED_GROUPS.sub(lambda found: found.group().replace(" ", ""), answer)
+    answer = _SPACED_GROUPS.sub(lambda match: match.group().replace(" ", ""), answer)
     answer = _ROOT_OF_NEGATIVE.sub(r"(-\\sqrt[\1]{\2})", _with_braces(answer))
     answer = _LOG_BASE.sub(_log_with_braces, answer)
     answer = _VARIABLE_OF.sub("", _ABOUT.sub("", answer))
@@ -193,13 +193,13 @@ def _with_latex_signs(answer: str) -> str:
     """Unicode signs, fractions and exponents as LaTeX."""
     if answer.isascii():
         return answer
-    answer = _ROOT.sub(lambda found: _ROOTS[found[1]] + (f"{{{found[2]}}}" if found[2] else ""), answer)
-    answer = _RAISED.sub(lambda found: f"^{{{found.group().translate(_PLAIN_RAISED)}}}", answer)
+    answer = _ROOT.sub(lambda match: _ROOTS[match[1]] + (f"{{{match[2]}}}" if match[2] else ""), answer)
+    answer = _RAISED.sub(lambda match: f"^{{{match.group().translate(_PLAIN_RAISED)}}}", answer)
     signs = []
     for sign in answer.translate(_UNICODE):
-        kind, _, spelled = unicodedata.decomposition(sign).partition(" ")
+        kind, _, code_points = unicodedata.decomposition(sign).partition(" ")
         if kind == "<fraction>":
-            top, _, bottom = "".join(chr(int(code, 16)) for code in spelled.split()).partition("\N{FRACTION SLASH}")
+            top, _, bottom = "".join(chr(int(code, 16)) for code in code_points.split()).partition("\N{FRACTION SLASH}")
             sign = rf"\frac{{{top}}}{{{bottom}}}"
         elif kind in ("<wide>", "<narrow>", "<compat>"):
             sign = unicodedata.normalize("NFKC", sign)
@@ -210,17 +210,17 @@ def _with_latex_signs(answer: str) -> str:
 def _undecorated(answer: str) -> str:
     """Without boxes, bold type and the like; \\text{} goes if it holds the whole answer or no letters."""
     parts, position = [], 0
-    while (found := _DECORATION.search(answer, position)) is not None:
-        end, content = found.end(), found["bare"]
+    while (match := _DECORATION.search(answer, position)) is not None:
+        end, content = match.end(), match["bare"]
         if content is None:
-            close = closing(answer, found.end() - 1)
+            close = closing(answer, match.end() - 1)
             if close is None:
                 break
-            end, content = close + 1, answer[found.end() : close]
-        inner = _undecorated(content)
-        is_whole = not answer[: found.start()].strip() and not answer[end:].strip(" .,;:\\")
-        keeps = found["name"] in _TEXTS and not is_whole and _LETTER.search(content)
-        parts += [answer[position : found.start()], rf"\text{{{inner}}}" if keeps else inner]
+            end, content = close + 1, answer[match.end() : close]
+        inner_text = _undecorated(content)
+        is_whole = not answer[: match.start()].strip() and not answer[end:].strip(" .,;:\\")
+        keeps = match["name"] in _TEXTS and not is_whole and _LETTER.search(content)
+        parts += [answer[position : match.start()], rf"\text{{{inner_text}}}" if keeps else inner_text]
         position = end
     return "".join(parts) + answer[position:]
 
@@ -240,43 +240,43 @@ def closing(text: str, opening: int) -> int | None:
 def _with_braces(answer: str) -> str:
     r"""All arguments of \frac, \binom, \sqrt and exponents in braces."""
     parts, position = [], 0
-    while (found := _TAKES_ARGUMENTS.search(answer, position)) is not None:
-        command, end = _command_with_arguments(answer, found)
-        parts += [answer[position : found.start()], command]
+    while (match := _TAKES_ARGUMENTS.search(answer, position)) is not None:
+        command, end = _command_with_arguments(answer, match)
+        parts += [answer[position : match.start()], command]
         position = end
     return "".join(parts) + answer[position:]
 
 
 def _command_with_arguments(text: str, command: re.Match[str]) -> tuple[str, int]:
     """A command with its arguments in braces, and where it ends."""
-    spelled, position = command.group(), command.end()
-    if spelled == r"\sqrt" and (index := re.compile(r" ?\[[^\[\]]*\]").match(text, position)):
-        spelled, position = spelled + index.group().strip(), index.end()
+    spelling, position = command.group(), command.end()
+    if spelling == r"\sqrt" and (index := re.compile(r" ?\[[^\[\]]*\]").match(text, position)):
+        spelling, position = spelling + index.group().strip(), index.end()
     for _ in range(_NUM_ARGUMENTS.get(command.group(), 0)):
         argument, position = _argument(text, position)
-        spelled += argument
-    return spelled, position
+        spelling += argument
+    return spelling, position
 
 
 def _argument(text: str, start: int) -> tuple[str, int]:
     """A command's next argument with braces, itself spelled with braces, and where it ends; "" if there is none."""
-    here = start + (len(text) - start - len(text[start:].lstrip(" ")))
-    if here >= len(text) or text[here] == "}":
+    first = start + (len(text) - start - len(text[start:].lstrip(" ")))
+    if first >= len(text) or text[first] == "}":
         return "", start
-    if text[here] in "{(":
-        end = closing(text, here)
+    if text[first] in "{(":
+        end = closing(text, first)
         if end is None:
             return "", start
-        inner = text[here + 1 : end] if text[here] == "{" else text[here : end + 1]  # \sqrt(2)
+        inner = text[first + 1 : end] if text[first] == "{" else text[first : end + 1]  # \sqrt(2)
         return "{" + _with_braces(inner) + "}", end + 1
-    command = _COMMAND.match(text, here)
+    command = _COMMAND.match(text, first)
     if command is not None:
-        spelled, end = _command_with_arguments(text, command)
+        spelling, end = _command_with_arguments(text, command)
     else:
-        signed = _SIGNED.match(text, here)
-        end = here + 1 if signed is None else signed.end()
-        spelled = text[here:end]
-    return "{" + spelled + "}", end
+        match = _SIGNED.match(text, first)
+        end = first + 1 if match is None else match.end()
+        spelling = text[first:end]
+    return "{" + spelling + "}", end
 
 
 def _with_currency_behind(money: re.Match[str]) -> str:
@@ -287,6 +287,6 @@ def _with_currency_behind(money: re.Match[str]) -> str:
     return rf"{money['amount']}\text{{ {currency}{' ' + money['per'] if money['per'] else ''}}}"
 
 
-def _log_with_braces(found: re.Match[str]) -> str:
-    base = found.group(1).strip("{}")
-    return rf"\log_{{{base}}}" + (f"{{{found.group(2)}}}" if found.group(2) else "")
+def _log_with_braces(match: re.Match[str]) -> str:
+    base = match.group(1).strip("{}")
+    return rf"\log_{{{base}}}" + (f"{{{match.group(2)}}}" if match.group(2) else "")

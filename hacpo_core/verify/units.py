@@ -64,22 +64,23 @@ def without_unit(answer: str, unit: str) -> str:
 
 def without_last_unit(answer: str) -> tuple[str, Unit | None]:
     """A canonical answer without the unit, percent sign or degree sign behind it, and this unit."""
-    if (found := _PERCENT.fullmatch(answer)) is not None:
-        return found["value"], PERCENT
-    if (found := _DEGREES.fullmatch(answer)) is not None:
-        return found["value"], Unit((_SCALES[found["scale"]],), "1")
-    if (found := _PRIMES.fullmatch(answer)) is not None:
-        return found["value"], Unit(("ft" if found["sign"] == "'" else "in",), "1")
-    found = _BEHIND_NUMBER.fullmatch(answer) or _IN_TEXT.fullmatch(answer)
-    if found is None or re.match(_CHANGES, found["unit"].strip(), re.IGNORECASE):
+    if (match := _PERCENT.fullmatch(answer)) is not None:
+        return match["value"], PERCENT
+    if (match := _DEGREES.fullmatch(answer)) is not None:
+        return match["value"], Unit((_SCALES[match["scale"]],), "1")
+    if (match := _PRIMES.fullmatch(answer)) is not None:
+        return match["value"], Unit(("ft" if match["sign"] == "'" else "in",), "1")
+    match = _BEHIND_NUMBER.fullmatch(answer) or _IN_TEXT.fullmatch(answer)
+    if match is None or re.match(_CHANGES, match["unit"].strip(), re.IGNORECASE):
         return answer, None
-    words = re.findall(r"[a-z]+", found["unit"].lower().replace("/", " per "))
-    power = found["power"] or next((_POWERS[word] for word in words if word in _POWERS), "1")
-    kept = tuple(_key(word) for word in words if word not in _POWERS)
-    return found["value"], Unit(kept[1:] if kept[:1] == ("degree",) and len(kept) > 1 else kept, power)
+    words = re.findall(r"[a-z]+", match["unit"].lower().replace("/", " per "))
+    power = match["power"] or next((_POWERS[word] for word in words if word in _POWERS), "1")
+    unit_words = tuple(_key(word) for word in words if word not in _POWERS)
+    is_degree_of = unit_words[:1] == ("degree",) and len(unit_words) > 1
+    return match["value"], Unit(unit_words[1:] if is_degree_of else unit_words, power)
 
 
-def different_units(one: Unit | None, other: Unit | None) -> bool:
+def units_differ(one: Unit | None, other: Unit | None) -> bool:
     """Whether both are given and differ in their exponent, or are well known and differ.
 
     Degrees may be of an angle or of any scale of temperature; dollars may be dollars per hour.

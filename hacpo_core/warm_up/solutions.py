@@ -101,16 +101,20 @@ def without_hashes(text: str) -> str:
     >>> without_hashes("2+3=<<2+3=5>>5 eggs\n#### 1,005")
     '2+3=5 eggs\nThe answer is \\boxed{1005}.'
     """
-    plain = _CALCULATION.sub("", text)
-    boxed = _FINAL_ANSWER.sub(lambda end: f"\nThe answer is \\boxed{{{end.group(1).replace(',', '')}}}.", plain)
-    return boxed.removeprefix("\n")
+    text_without_calculations = _CALCULATION.sub("", text)
+    boxed_text = _FINAL_ANSWER.sub(
+        lambda end: f"\nThe answer is \\boxed{{{end.group(1).replace(',', '')}}}.", text_without_calculations
+    )
+    return boxed_text.removeprefix("\n")
 
 
 def _demonstrations(config: WarmUpConfig) -> list[tuple[str, str]]:
     rng = generator("demonstrations", config.seed)
     train = arithmetic.split_expressions("train")
-    drawn = [train[position] for position in rng.integers(len(train), size=config.num_demonstrations).tolist()]
-    return [(str(each), arithmetic.demonstrate(each, config.misconceptions, rng)) for each in drawn]
+    expressions = [train[position] for position in rng.integers(len(train), size=config.num_demonstrations).tolist()]
+    return [
+        (str(expression), arithmetic.demonstrate(expression, config.misconceptions, rng)) for expression in expressions
+    ]
 
 
 def solution_rows(
@@ -126,7 +130,7 @@ def solution_rows(
         end_id: token that ends a response.
         arguments: as for `render_prompts`.
     """
-    distinct = list(dict.fromkeys(solution.messages for solution in solutions))
-    prompts = dict(zip(distinct, render_prompts(tokenizer, distinct, arguments=arguments), strict=True))
+    conversations = list(dict.fromkeys(solution.messages for solution in solutions))
+    prompts = dict(zip(conversations, render_prompts(tokenizer, conversations, arguments=arguments), strict=True))
     responses = encode_responses(tokenizer, [valid_unicode(solution.text) for solution in solutions])
     return TokenRows.of([prompts[solution.messages] for solution in solutions], [[*ids, end_id] for ids in responses])

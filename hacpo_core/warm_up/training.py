@@ -84,7 +84,7 @@ def train(
         order_SB = shuffled_epochs(len(rows), config)
     else:
         strong_B, weak_B = (
-            _mean_entropies(each, rows, max_tokens=config.micro_batch_tokens) for each in (head, weak_head)
+            _mean_entropies(scorer, rows, max_tokens=config.micro_batch_tokens) for scorer in (head, weak_head)
         )
         weight_B = example_weights(
             strong_B, weak_B, gain=config.gain_weight, entropy=config.entropy_weight, loss=config.loss_weight

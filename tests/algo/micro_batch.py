@@ -17,9 +17,9 @@ from hacpo_core.methods.checked_objective import checked_surrogate
 class Value:
     """Sums over own and over foreign rows, the latter also without rows whose gradient clipping set to 0."""
 
-    own: Tensor
-    cross: Tensor
-    live_cross: Tensor
+    own_objective: Tensor
+    cross_objective: Tensor
+    live_cross_objective: Tensor
     surrogate: Surrogate
     columns: dict[str, Tensor]
 
@@ -30,9 +30,9 @@ def value_of(
     value_B, columns = objective_values(objective, rows, logprob_BT, row_weight_B, update=update, **options)
     cross_B = torch.where(rows.is_foreign_B, value_B, 0.0)
     return Value(
-        own=torch.where(rows.is_foreign_B, 0.0, value_B).sum(),
-        cross=cross_B.sum(),
-        live_cross=cross_B.detach().where(columns["stopped_share"] < 1.0, 0.0).sum(),
+        own_objective=torch.where(rows.is_foreign_B, 0.0, value_B).sum(),
+        cross_objective=cross_B.sum(),
+        live_cross_objective=cross_B.detach().where(columns["stopped_share"] < 1.0, 0.0).sum(),
         surrogate=checked_surrogate(objective, rows, logprob_BT, update=update),
         columns=columns,
     )

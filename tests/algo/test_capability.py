@@ -89,7 +89,7 @@ def test_agents_that_all_score_nothing_are_equal() -> None:
 
 
 def test_bounds_are_the_callers() -> None:
-    found = capability_ratios(tensor([0.8, 0.1]), floor=0.2, lowest=0.5, highest=3.0)
+    found = capability_ratios(tensor([0.8, 0.1]), floor=0.2, min_ratio=0.5, max_ratio=3.0)
     assert found.ratio_AA.tolist() == [[1.0, 3.0], [0.5, 1.0]]
     assert (found.num_floored, found.num_clipped) == (1, 2)
 

@@ -15,7 +15,7 @@ from hacpo_core.algo.entropy import adapted_coefficient, applied_coefficient, to
 def test_coefficient_rises_at_or_below_the_target_and_falls_above_it(
     coefficient: float, entropy: float, expected: float
 ) -> None:
-    found = adapted_coefficient(coefficient, entropy, target=0.2, step=0.005, highest=0.02)
+    found = adapted_coefficient(coefficient, entropy, target=0.2, step=0.005, max_coefficient=0.02)
     assert found == pytest.approx(expected, abs=1e-15)
 
 

@@ -129,7 +129,7 @@ def test_value_is_that_of_the_equations(name: str) -> None:
     rows, logprob_BT = mini_batch(name)
     found = rows.value(method, logprob_BT, update=UPDATE)
     own, cross = by_hand(method, rows, logprob_BT.tolist(), logprob_BT.tolist())
-    assert (found.own.item(), found.cross.item()) == pytest.approx((own, cross), rel=1e-12)
+    assert (found.own_objective.item(), found.cross_objective.item()) == pytest.approx((own, cross), rel=1e-12)
     assert (cross != 0.0) is (name in SHARING)
 
 
@@ -139,7 +139,7 @@ def test_gradient_is_that_of_finite_differences(name: str) -> None:
     rows, logprob_BT = mini_batch(name)
     leaf_BT = logprob_BT.clone().requires_grad_()
     found = rows.value(method, leaf_BT, update=UPDATE)
-    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, leaf_BT)
+    (gradient_BT,) = torch.autograd.grad(found.own_objective + found.cross_objective, leaf_BT)
     held = logprob_BT.tolist()
     expected_BT = torch.zeros_like(logprob_BT)
     for b, length in enumerate(LENGTHS):
@@ -160,11 +160,11 @@ def test_parts_of_a_mini_batch_add_up_to_the_whole(name: str) -> None:
     rows, logprob_BT = mini_batch(name)
     leaf_BT = logprob_BT.clone().requires_grad_()
     whole = rows.value(method, leaf_BT, update=UPDATE)
-    (whole_BT,) = torch.autograd.grad(whole.own + whole.cross, leaf_BT)
+    (whole_BT,) = torch.autograd.grad(whole.own_objective + whole.cross_objective, leaf_BT)
     total, total_BT = torch.zeros((), dtype=torch.float64), torch.zeros_like(logprob_BT)
     for picked in (torch.tensor([0, 7, 11]), torch.tensor([1, 2, 3, 4, 5]), torch.tensor([6, 8, 9, 10])):
         found = rows.part(picked).value(method, leaf_BT[picked], update=UPDATE)
-        (part_BT,) = torch.autograd.grad(found.own + found.cross, leaf_BT)
-        total, total_BT = total + (found.own + found.cross).detach(), total_BT + part_BT
-    torch.testing.assert_close(total, (whole.own + whole.cross).detach(), rtol=1e-12, atol=0.0)
+        (part_BT,) = torch.autograd.grad(found.own_objective + found.cross_objective, leaf_BT)
+        total, total_BT = total + (found.own_objective + found.cross_objective).detach(), total_BT + part_BT
+    torch.testing.assert_close(total, (whole.own_objective + whole.cross_objective).detach(), rtol=1e-12, atol=0.0)
     torch.testing.assert_close(total_BT, whole_BT, rtol=1e-12, atol=1e-15)

@@ -154,7 +154,7 @@ def loss_and_gradient(method: Objective, rows: MicroBatch, case: dict[str, Any])
     """Our objective and the gradient of its negative."""
     logprob_BT = tensor(case["logprob_BT"]).requires_grad_()
     result = rows.value(method, logprob_BT)
-    (-result.own).backward()
+    (-result.own_objective).backward()
     assert logprob_BT.grad is not None
     return result, logprob_BT.grad
 
@@ -197,7 +197,7 @@ def test_objective_gradient_and_clipped_share_are_verls(
     peer = next(r for r in case["verl"] if (r["loss_name"], r["aggregation"]) == (loss_name, aggregation))
     rows = rows_of(case, level, VERL_AGGREGATIONS[aggregation])
     result, gradient_BT = loss_and_gradient(method_of(case, level), rows, case)
-    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(-result.own_objective.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
     num_tokens_B = rows.mask_BT.sum(dim=1)
     clipped_share = (result.surrogate.stopped_share_B * num_tokens_B).sum() / num_tokens_B.sum()
@@ -280,7 +280,7 @@ def test_objectives_without_a_clip_and_their_gradients_are_trls(name: str, loss_
     aggregation = "seq_mean_token_mean" if loss_type == "sapo" else "token_mean"
     assert method.token_aggregation == aggregation
     result, gradient_BT = loss_and_gradient(method, rows_of(case, "token", aggregation), case)
-    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(-result.own_objective.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
 
 
@@ -307,8 +307,8 @@ def test_entropy_terms_and_their_gradients_are_trls(name: str, place: int) -> No
         num_own_tokens=int(mask_BT.sum()),
         entropy_BT=entropy_BT,
     )
-    (-found.own).backward()
-    assert_close(-found.own.detach(), tensor(peer["loss"]))
+    (-found.own_objective).backward()
+    assert_close(-found.own_objective.detach(), tensor(peer["loss"]))
     assert logprob_BT.grad is not None
     assert_close(logprob_BT.grad, tensor(peer["gradient_BT"]))
     gradient_BT = torch.zeros_like(entropy_BT) if entropy_BT.grad is None else entropy_BT.grad * mask_BT
@@ -330,7 +330,7 @@ def test_loss_without_cut_responses_and_its_gradient_are_trls(name: str, loss_ty
     # TRL leaves cut responses out of sums over tokens, but counts them where it divides by the number of responses
     share = is_kept_B.mean() if loss_type in ("grpo", "dr_grpo") else 1.0
     assert 0 < is_kept_B.mean() < 1
-    assert_close(-result.own.detach() * share, tensor(peer["loss"]))
+    assert_close(-result.own_objective.detach() * share, tensor(peer["loss"]))
     assert_close(gradient_BT * share, tensor(peer["gradient_BT"]))
 
 
@@ -340,7 +340,7 @@ def test_weight_of_the_entropy_bonus_adapts_as_trls() -> None:
     control, found, applied = EntropyControl.of(objective, {}), [], []
     for entropy in case["entropies"]:
         applied.append(control.weighted.entropy_coef)
-        coefficient = adapted_coefficient(control.coefficient, entropy, target=0.2, step=0.005, highest=1.0)
+        coefficient = adapted_coefficient(control.coefficient, entropy, target=0.2, step=0.005, max_coefficient=1.0)
         control = EntropyControl(objective, coefficient, entropy)
         found.append(coefficient)
     assert found == pytest.approx(case["coefficients"], abs=1e-12)
@@ -357,7 +357,7 @@ def test_divergence_bounded_objective_and_its_gradient_are_verls(name: str, dive
         divergence=divergence, divergence_low=case["clip_low"], divergence_high=case["clip_high"], ratio_ceiling=1e6
     )
     result, gradient_BT = loss_and_gradient(method, rows_of(case, "token", "token_mean"), case)
-    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(-result.own_objective.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
 
 
@@ -370,7 +370,7 @@ def test_length_unbiased_objective_and_its_gradient_are_trls(name: str) -> None:
     num_tokens_B = rows.mask_BT.sum(dim=1)
     weight_B = method.row_weights(torch.zeros_like(num_tokens_B), num_tokens_B, max_tokens=case["max_tokens"])
     result, gradient_BT = loss_and_gradient(method, replace(rows, row_weight_B=weight_B), case)
-    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(-result.own_objective.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
 
 
@@ -380,7 +380,9 @@ def test_geometric_mean_objective_and_its_gradient_are_verls(name: str) -> None:
     peer = next(r for r in case["verl"] if r["loss_name"] == "geo_mean")
     method = Gmpo(log_low=case["clip_low"], log_high=case["clip_high"])
     result, gradient_BT = loss_and_gradient(method, rows_of(case, "sequence", "seq_mean_token_mean"), case)
-    assert_close(-result.own.detach(), tensor(peer["loss"]), tolerance=1e-7)  # verl adds 1e-8 to the number of tokens
+    assert_close(
+        -result.own_objective.detach(), tensor(peer["loss"]), tolerance=1e-7
+    )  # verl adds 1e-8 to the number of tokens
     assert_close(gradient_BT, tensor(peer["gradient_BT"]), tolerance=1e-7)
 
 
@@ -413,10 +415,10 @@ def test_corrected_objective_and_its_gradient_are_trls(name: str, place: int) ->
         method_of(case, peer["level"], peer["kl_coef"]), correction=correction, correction_level=correction_level
     )
     result, gradient_BT = loss_and_gradient(method, rows, case)
-    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(-result.own_objective.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
     plain, _ = loss_and_gradient(replace(method, correction="none"), rows_of(case, peer["level"], "token_mean"), case)
-    assert not torch.isclose(plain.own, result.own, rtol=1e-6), "the weight matters"
+    assert not torch.isclose(plain.own_objective, result.own_objective, rtol=1e-6), "the weight matters"
 
 
 def test_fixture_has_weights_on_both_sides_of_the_limit() -> None:
@@ -439,7 +441,7 @@ def test_objective_gradient_and_clipped_share_are_trls(name: str, level: str, lo
     peer = next(r for r in case["trl"] if (r["level"], r["loss_type"], r["kl_coef"]) == wanted)
     rows = rows_of(case, level, TRL_AGGREGATIONS[loss_type])
     result, gradient_BT = loss_and_gradient(method_of(case, level, kl_coef), rows, case)
-    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(-result.own_objective.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))
     unit_B = rows.mask_BT.sum(dim=1) if level == "token" else torch.ones(len(rows.mask_BT))
     clipped_share = (result.surrogate.stopped_share_B * unit_B).sum() / unit_B.sum()
@@ -458,7 +460,7 @@ def test_row_weights_split_a_mini_batch_as_verls_global_normalisers_do(
     half = len(rows.mask_BT) // 2
     for part, expected in zip((slice(None, half), slice(half, None)), peer["loss_of_halves"], strict=True):
         found = rows.part(part).value(method_of(case, level), tensor(case["logprob_BT"])[part])
-        assert_close(-found.own, tensor(expected))
+        assert_close(-found.own_objective, tensor(expected))
 
 
 @pytest.mark.parametrize("name", LOSS_CASES)
@@ -480,7 +482,7 @@ def test_swapped_bounds_would_be_noticed(level: str, name: str) -> None:
     rows = rows_of(case, level, "seq_mean_token_mean")
     right, right_BT = loss_and_gradient(method, rows, case)
     wrong, wrong_BT = loss_and_gradient(swapped, rows, case)
-    assert float((right.own - wrong.own).detach().abs()) > 1e3 * TOLERANCE
+    assert float((right.own_objective - wrong.own_objective).detach().abs()) > 1e3 * TOLERANCE
     assert not torch.allclose(right_BT, wrong_BT, rtol=0.0, atol=1e3 * TOLERANCE)
 
 
@@ -520,5 +522,5 @@ def test_beyond_a_log_ratio_of_ten_we_stop_where_verls_gspo_stops() -> None:
     peer = next(r for r in case["verl"] if (r["loss_name"], r["aggregation"]) == ("gspo", "seq-mean-token-mean"))
     rows = rows_of(case, "sequence", "seq_mean_token_mean")
     result, gradient_BT = loss_and_gradient(method_of(case, "sequence"), rows, case)
-    assert_close(-result.own.detach(), tensor(peer["loss"]))
+    assert_close(-result.own_objective.detach(), tensor(peer["loss"]))
     assert_close(gradient_BT, tensor(peer["gradient_BT"]))

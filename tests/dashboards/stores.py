@@ -16,7 +16,7 @@ import pandas as pd
 
 from flows.records.failures import FAILURE_FILE, Failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
-from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent
+from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from hacpo_core.phases.health import Finding
 from hacpo_core.store.steps import FORMAT
@@ -102,10 +102,10 @@ def cost(seconds: float) -> dict[str, float]:
 
 def evaluations(
     agents: Sequence[str], step: int, *, every: int = 10, last: float = 0.7, gpu_s: float = 0.0
-) -> list[Evaluated]:
+) -> list[Evaluation]:
     """On benchmark "dev", from 0.5 before training to `last` (the second agent 0.1 below) at step 40."""
     return [
-        Evaluated(at, "dev", k, 0.5 + (last - 0.1 * n - 0.5) * at / 40, Spent(1000 * at, 1.2 * at, gpu_s * at), 0.03)
+        Evaluation(at, "dev", k, 0.5 + (last - 0.1 * n - 0.5) * at / 40, Spent(1000 * at, 1.2 * at, gpu_s * at), 0.03)
         for at in range(0, step + 1, every)
         for n, k in enumerate(agents)
     ]

@@ -16,7 +16,7 @@ from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import OLD, ScheduleView, Scheduling
 from flows.records.failures import Failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
-from flows.records.progress import Evaluated, Spent, read_progress
+from flows.records.progress import Evaluation, Spent, read_progress
 from flows.records.states import ExperimentStatus
 from flows.service.experiment_state import state_of
 from flows.service.schedule import WorkerRecord
@@ -141,10 +141,10 @@ def test_time_left_is_not_known_before_anything_was_measured(runs_dir: Path) -> 
 def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evaluated_last() -> None:
     spent = Spent()
     found = [
-        Evaluated(0, "dev", "a", 0.1, spent),
-        Evaluated(20, "dev", "a", 0.4, spent),
-        Evaluated(10, "test", "a", 0.6, spent),
-        Evaluated(20, "other", "a", 0.9, spent),
+        Evaluation(0, "dev", "a", 0.1, spent),
+        Evaluation(20, "dev", "a", 0.4, spent),
+        Evaluation(10, "test", "a", 0.6, spent),
+        Evaluation(20, "other", "a", 0.9, spent),
     ]
     assert scores_of(found, ["a", "b"], ["dev", "test"]) == (Score("a", pytest.approx(0.4)),), "not test's of step 10"
     assert scores_of(found, ["a"], ["never"]) == (Score("a", pytest.approx(0.65)),)

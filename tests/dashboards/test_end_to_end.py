@@ -111,7 +111,7 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
 
         tab.goto(f"{url}/samples/{planned.id}")
         assert tab.get_by_label("step", exact=True).input_value() == "40"
-        assert "1 of 4" in tab.locator("#answers nav").inner_text()
+        assert "1 of 4" in tab.locator("#responses nav").inner_text()
         responses = tab.locator("article.response")
         assert responses.count() == 8  # two agents, four samples
         effects = responses.first.locator(".effects").inner_text()

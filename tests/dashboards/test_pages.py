@@ -15,8 +15,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import LOOPBACK, create_app
-from dashboards.models.runs import answers
-from dashboards.models.runs.answers import StepAnswers
+from dashboards.models.runs import responses
+from dashboards.models.runs.responses import StepResponses
 from dashboards.security import Access
 from flows.planning.compose import compose
 from flows.records.failures import Failure
@@ -604,12 +604,12 @@ def test_start_reads_the_newest_answers_and_a_visitor_not_again(
 ) -> None:
     read: list[tuple[str, int]] = []
 
-    def noted(runs_dir: Path, experiment: str, step: int, benchmark: str, version: int) -> StepAnswers:
+    def noted(runs_dir: Path, experiment: str, step: int, benchmark: str, version: int) -> StepResponses:
         read.append((experiment, step))
         return inner(runs_dir, experiment, step, benchmark, version)
 
-    inner = answers.read_answers
-    monkeypatch.setattr(answers, "read_answers", noted)
+    inner = responses.read_responses
+    monkeypatch.setattr(responses, "read_responses", noted)
     with open_page(warm=True) as page:
         wait_until(lambda: read, limit_s=60)
         assert "1 of 2" in page.get(f"/samples/{answered}").text
@@ -622,13 +622,13 @@ def test_samples_offer_the_next_step_when_it_comes(page: TestClient, runs_dir: P
     assert "No step is complete yet" in text
     problems = {"1+1": {agent: [("two", "correct")] for agent in AGENTS}}
     write_answers(runs_dir / "experiments" / name, 1, problems)
-    text = page.get(poll_of(text, "answers")).text
+    text = page.get(poll_of(text, "responses")).text
     assert "1 of 1" in text and "step-after" not in text
-    poll = poll_of(text, "answers")
+    poll = poll_of(text, "responses")
     assert page.get(poll).status_code == 204
     write_answers(runs_dir / "experiments" / name, 2, problems)
     text = page.get(poll).text
-    assert 'id="step-after"' in text and "step=1" in poll_of(text, "answers")
+    assert 'id="step-after"' in text and "step=1" in poll_of(text, "responses")
 
 
 def test_nothing_that_was_written_elsewhere_becomes_markup(page: TestClient, runs_dir: Path, answered: str) -> None:

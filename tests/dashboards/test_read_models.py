@@ -21,17 +21,17 @@ from dashboards.models.grids.comparison import TOGETHER, Comparer
 from dashboards.models.grids.comparison_charts import curves_chart, parallel_chart, results_chart
 from dashboards.models.grids.comparison_csv import as_csv
 from dashboards.models.listing import Runs
-from dashboards.models.runs.answers import ANY, Answered, Filter, group
 from dashboards.models.runs.curves import (
     CurveReader,
     Pause,
     StepMetrics,
     accuracy_chart,
     by_area,
-    chosen,
     metric_chart,
+    metrics_to_show,
     pauses,
 )
+from dashboards.models.runs.responses import ANY, Filter, ProblemResponses, group
 from dashboards.models.runs.settings import Setting, differences, read_field_values
 from dashboards.models.runs.timeline import JOINT, TimedPhase, lay_out, timeline, waits
 from dashboards.models.runs.tokens import pieces
@@ -83,9 +83,9 @@ def test_metric_has_a_line_per_agent_where_it_was_measured(runs_dir: Path) -> No
 
 def test_metrics_are_offered_by_area_with_their_meaning(runs_dir: Path) -> None:
     names = CurveReader().read(runs_dir / "experiments" / write_run(runs_dir, step=1, with_steps=True), 1).names()
-    shown = chosen(names, [])
+    shown = metrics_to_show(names, [])
     assert shown[:4] == ["reward/mean", "capability/smoothed", "capability/ratio_to_llama", "capability/ratio_to_qwen"]
-    assert chosen(names, ["update/grad_norm", "no/such"]) == ["update/grad_norm"]
+    assert metrics_to_show(names, ["update/grad_norm", "no/such"]) == ["update/grad_norm"]
     (first, *_) = by_area(names, shown)["capability"]
     assert (first.name, first.is_shown) == ("capability/ratio_to_llama", True)
     assert first.about == "bounded capability ratio w[this, agent] (Eq. 8)"
@@ -279,12 +279,12 @@ def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
     pair, agents = "qwen3-4b+qwen3-4b-instruct", ("qwen3-4b", "qwen3-4b-instruct")
     record = write_grid(runs_dir, pair=pair, agents=agents, table="table1")
     found = Comparer(record, pair, Runs(runs_dir).status).comparison
-    assert all(figure.printed is None for line in found.lines for figure in line.figures)  # "dev" is not in the paper
+    assert all(figure.paper is None for line in found.lines for figure in line.figures)  # "dev" is not in the paper
     for path in runs_dir.rglob("progress.json"):
         path.write_text(path.read_text(encoding="utf-8").replace('"dev"', '"math500"'), encoding="utf-8")
     record.benchmarks[:] = ["math500"]
     lines = Comparer(record, pair, Runs(runs_dir).status).comparison.lines
-    printed = {(line.agent, line.variant.method): line.figures[0].printed for line in lines}
+    printed = {(line.agent, line.variant.method): line.figures[0].paper for line in lines}
     assert printed["qwen3-4b", "base"] == 0.802
     assert printed["qwen3-4b", "hacpo"] is not None and printed[TOGETHER, "hacpo"] is None
 
@@ -349,7 +349,7 @@ def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def ids(problems: tuple[Answered, ...]) -> list[str]:
+def ids(problems: tuple[ProblemResponses, ...]) -> list[str]:
     return [one.problem_id for one in problems]
 
 

@@ -114,7 +114,7 @@ def test_deletion_is_asked_back_and_refused_for_what_is_queued(
     gone = write_run(runs_dir, seed=6)
     schedule.known[kept] = scheduled(kept, "Scheduled")
     page.get("/runs")
-    asked = act(page, "losses", gone, kept)
+    asked = act(page, "preview", gone, kept)
     assert "are lost for good" in asked
     assert gone in page.get("/runs").text
     said = act(page, "delete", gone, kept)

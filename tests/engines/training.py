@@ -126,7 +126,7 @@ def run(
         method,
         measures_cosine=measures_cosine,
         recomputes_own=recomputes_own,
-        planned=planned,
+        planned_updates=planned,
     )
     return seen(outcome, batches)
 

@@ -119,7 +119,7 @@ def test_training_that_is_killed_before_its_final_evaluation_ends_at_the_same_st
         def killed(*_: object) -> list[str]:
             raise KeyboardInterrupt
 
-        patch.setattr("flows.runs.experiment._missing", killed)
+        patch.setattr("flows.runs.experiment._missing_names", killed)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(planned, DirectRunner())
     assert run_experiment(planned, DirectRunner()).digests == expected.digests

@@ -100,19 +100,19 @@ def test_network_learns_which_rows_gain() -> None:
     draw = np.random.default_rng(0)
     parameters = gain_network.initial(2, 16, draw)
     good_NC, bad_NC = draw.normal([2.0, 0.0], 0.1, (8, 2)), draw.normal([-2.0, 0.0], 0.1, (8, 2))
-    parameters = gain_network.seen(parameters, np.concatenate([good_NC, bad_NC]))
+    parameters = gain_network.add_rows(parameters, np.concatenate([good_NC, bad_NC]))
     for _ in range(50):
-        parameters = gain_network.fitted(parameters, good_NC, 1.0, learning_rate=1e-2, num_passes=4)
-        parameters = gain_network.fitted(parameters, bad_NC, -1.0, learning_rate=1e-2, num_passes=4)
-    assert gain_network.predicted(parameters, good_NC).min() > 0.5
-    assert gain_network.predicted(parameters, bad_NC).max() < -0.5
+        parameters = gain_network.fit(parameters, good_NC, 1.0, learning_rate=1e-2, num_passes=4)
+        parameters = gain_network.fit(parameters, bad_NC, -1.0, learning_rate=1e-2, num_passes=4)
+    assert gain_network.predict(parameters, good_NC).min() > 0.5
+    assert gain_network.predict(parameters, bad_NC).max() < -0.5
 
 
 def test_gradient_of_the_network_is_that_of_autograd() -> None:
     draw = np.random.default_rng(1)
     context_NC = draw.normal(size=(5, 3))
-    parameters = gain_network.seen(gain_network.initial(3, 4, draw), context_NC)
-    after = gain_network.fitted(parameters, context_NC, 0.3, learning_rate=1e-3, num_passes=1)
+    parameters = gain_network.add_rows(gain_network.initial(3, 4, draw), context_NC)
+    after = gain_network.fit(parameters, context_NC, 0.3, learning_rate=1e-3, num_passes=1)
     weights = {name: torch.tensor(parameters[name], requires_grad=True) for name in ("0.weight", "0.bias", "2.weight")}
     x_NC = torch.tensor((context_NC - context_NC.mean(axis=0)) / context_NC.std(axis=0))
     hidden_NH = (x_NC @ weights["0.weight"].T + weights["0.bias"]).relu()
@@ -126,11 +126,11 @@ def test_gradient_of_the_network_is_that_of_autograd() -> None:
 def test_network_goes_on_from_its_state_as_if_it_had_not_stopped() -> None:
     draw = np.random.default_rng(3)
     context_NC = draw.normal(size=(6, 3))
-    first = gain_network.seen(gain_network.initial(3, 4, draw), context_NC)
-    whole = gain_network.fitted(first, context_NC, 1.0, learning_rate=1e-2, num_passes=6)
-    half = gain_network.fitted(first, context_NC, 1.0, learning_rate=1e-2, num_passes=3)
+    first = gain_network.add_rows(gain_network.initial(3, 4, draw), context_NC)
+    whole = gain_network.fit(first, context_NC, 1.0, learning_rate=1e-2, num_passes=6)
+    half = gain_network.fit(first, context_NC, 1.0, learning_rate=1e-2, num_passes=3)
     stored = decode(json.loads(json.dumps(encode(half, owner="test"))))
-    again = gain_network.fitted(stored, context_NC, 1.0, learning_rate=1e-2, num_passes=3)
+    again = gain_network.fit(stored, context_NC, 1.0, learning_rate=1e-2, num_passes=3)
     assert whole.keys() == again.keys()
     assert all((whole[name] == again[name]).all() for name in whole)
 
@@ -139,7 +139,7 @@ def test_running_statistics_are_those_of_all_rows() -> None:
     rows_NC = np.random.default_rng(2).normal(3.0, 2.0, (9, 2))
     parameters = gain_network.initial(2, 4, np.random.default_rng(0))
     for part in (rows_NC[:2], rows_NC[2:2], rows_NC[2:]):
-        parameters = gain_network.seen(parameters, part)
+        parameters = gain_network.add_rows(parameters, part)
     assert parameters["mean_C"] == pytest.approx(rows_NC.mean(axis=0))
     assert np.sqrt(parameters["square_C"] / parameters["count"]) == pytest.approx(rows_NC.std(axis=0))
 

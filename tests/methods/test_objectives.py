@@ -120,11 +120,11 @@ def test_objective_keeps_own_and_cross_rows_apart() -> None:
     )
     found = rows.value(HACPO, logprob_BT, update=0)
     # own: 0.5 (2 + 1.0004 * 2); cross: 0.5 (0.9 * 0.9 * 1.5 * 2 - 1 * 1 * 1.5 * 2)
-    assert found.own.item() == pytest.approx(2.0004, abs=1e-12)
-    assert found.cross.item() == pytest.approx(-0.285, abs=1e-12)
+    assert found.own_objective.item() == pytest.approx(2.0004, abs=1e-12)
+    assert found.cross_objective.item() == pytest.approx(-0.285, abs=1e-12)
     assert found.surrogate.ratio_B.tolist() == pytest.approx([1.0, 2.0, 0.9, 1.2], abs=1e-12)
     assert found.surrogate.stopped_share_B.tolist() == [0.0, 1.0, 0.0, 1.0]
-    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, logprob_BT)
+    (gradient_BT,) = torch.autograd.grad(found.own_objective + found.cross_objective, logprob_BT)
     # d/dlog pi is d/ds times s: 0.5 * 2, stopped, 0.5 * (0.9 * 1.5 * 2) * 0.9, stopped
     assert gradient_BT[:, 0].tolist() == pytest.approx([1.0, 0.0, 1.215, 0.0], abs=1e-12)
 
@@ -156,7 +156,7 @@ def test_floor_rises_within_the_step() -> None:
     rows, logprob_BT = one_token_rows([0.85], [2.0], is_own=[False], weights=[1.0], row_weight=1.0)
     for update, floored, is_stopped in [(0, 0.85, 0.0), (1, 0.85, 0.0), (3, 0.875, 1.0), (20, 1.0, 1.0)]:
         found = rows.value(HACPO, logprob_BT, update=update)
-        assert found.cross.item() == pytest.approx(floored * floored * 2.0, abs=1e-12)
+        assert found.cross_objective.item() == pytest.approx(floored * floored * 2.0, abs=1e-12)
         assert found.surrogate.stopped_share_B.tolist() == [is_stopped]
 
 
@@ -176,21 +176,21 @@ def test_dual_clip_bounds_what_a_bad_token_counts(
     rows, logprob_BT = one_token_rows([ratio], [advantage], is_own=[True], weights=[1.0], row_weight=1.0)
     rows = replace(rows, old_logprob_BT=logprob_BT.detach() - math.log(ratio))
     found = rows.value(TokenClip(dual_clip=3.0), logprob_BT)
-    assert found.own.item() == pytest.approx(value)
-    (gradient_BT,) = torch.autograd.grad(found.own, logprob_BT)
+    assert found.own_objective.item() == pytest.approx(value)
+    (gradient_BT,) = torch.autograd.grad(found.own_objective, logprob_BT)
     assert gradient_BT.item() == pytest.approx(gradient)
     assert found.surrogate.stopped_share_B.item() == float(gradient == 0.0)
     without = rows.value(TokenClip(), logprob_BT)
-    assert without.own.item() == pytest.approx(-5.0 if (ratio, advantage) == (5.0, -1.0) else value)
+    assert without.own_objective.item() == pytest.approx(-5.0 if (ratio, advantage) == (5.0, -1.0) else value)
 
 
 def test_logged_objective_of_others_rows_leaves_out_those_without_gradient() -> None:
     ratios, advantages = [0.9, 0.5, 1.2], [1.0, 2.0, 3.0]  # the bounds are [0.8, 1]
     rows, logprob_BT = one_token_rows(ratios, advantages, is_own=[False] * 3, weights=[1.0] * 3, row_weight=1 / 3)
     found = rows.value(CrossClip(cross_exponent=1.0), logprob_BT)
-    assert found.live_cross.item() == pytest.approx(0.9**2 / 3)
-    assert found.cross.item() == pytest.approx((0.9**2 + 2 * 0.8**2 + 3) / 3)
-    (gradient_BT,) = torch.autograd.grad(found.cross, logprob_BT)
+    assert found.live_cross_objective.item() == pytest.approx(0.9**2 / 3)
+    assert found.cross_objective.item() == pytest.approx((0.9**2 + 2 * 0.8**2 + 3) / 3)
+    (gradient_BT,) = torch.autograd.grad(found.cross_objective, logprob_BT)
     assert gradient_BT.flatten().tolist() == pytest.approx([0.9**2 / 3, 0.0, 0.0])
 
 
@@ -207,12 +207,12 @@ def test_token_ratios_are_clipped_one_by_one() -> None:
     )
     found = rows.value(TokenClip(), logprob_BT, update=0)
     # ratios 1, 2, 0.5: (1 + 1.28 + 0.5) * 2 / 3, the padding counts for nothing
-    assert found.own.item() == pytest.approx(1.8533333333333333, abs=1e-12)
+    assert found.own_objective.item() == pytest.approx(1.8533333333333333, abs=1e-12)
     assert found.surrogate.stopped_share_B.item() == pytest.approx(1 / 3, abs=1e-12)
     # the sequence's ratio is 1, inside the bounds; of the tokens one is below .8 and one above 1.28
     assert found.surrogate.below_B.item() == pytest.approx(1 / 3, abs=1e-12)
     assert found.surrogate.above_B.item() == pytest.approx(1 / 3, abs=1e-12)
-    (gradient_BT,) = torch.autograd.grad(found.own, logprob_BT)
+    (gradient_BT,) = torch.autograd.grad(found.own_objective, logprob_BT)
     assert gradient_BT[0].tolist() == pytest.approx([2 / 3, 0.0, 1 / 3, 0.0], abs=1e-12)
 
 
@@ -220,9 +220,9 @@ def test_kl_is_subtracted_on_own_rows_only() -> None:
     rows, logprob_BT = one_token_rows([1.0, 1.0], [0.0, 0.0], is_own=[True, False], weights=[1.0, 1.0], row_weight=1.0)
     rows = replace(rows, reference_logprob_BT=logprob_BT.detach() + math.log(2))
     found = rows.value(replace(HACPO, kl_coef=0.1), logprob_BT)
-    assert found.own.item() == pytest.approx(-0.03068528194400547, abs=1e-15)
-    assert found.cross.item() == 0.0
-    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, logprob_BT)
+    assert found.own_objective.item() == pytest.approx(-0.03068528194400547, abs=1e-15)
+    assert found.cross_objective.item() == 0.0
+    (gradient_BT,) = torch.autograd.grad(found.own_objective + found.cross_objective, logprob_BT)
     assert gradient_BT[:, 0].tolist() == pytest.approx([0.1, 0.0], abs=1e-15)
 
 
@@ -241,8 +241,8 @@ def test_sequence_kl_is_a_mean_and_token_kl_a_weighted_sum() -> None:
     k3 = 0.3068528194400547
     by_sequence = rows.value(SequenceClip(kl_coef=1.0), logprob_BT)
     by_token = rows.value(TokenClip(kl_coef=1.0), logprob_BT)
-    assert by_sequence.own.item() == pytest.approx(-0.25 * k3 / 2, abs=1e-15)
-    assert by_token.own.item() == pytest.approx(-0.25 * k3, abs=1e-15)
+    assert by_sequence.own_objective.item() == pytest.approx(-0.25 * k3 / 2, abs=1e-15)
+    assert by_token.own_objective.item() == pytest.approx(-0.25 * k3, abs=1e-15)
     assert by_sequence.columns["kl"].item() == by_token.columns["kl"].item() == pytest.approx(k3 / 2, abs=1e-15)
 
 
@@ -261,9 +261,11 @@ def test_kl_of_own_tokens_is_one_mean_over_them_whatever_the_rows_weigh() -> Non
     )
     k3 = 0.3068528194400547
     found = rows.value(CrossClip(kl_coef=2.0, kl_aggregation="own_tokens"), logprob_BT)
-    assert found.own.item() == pytest.approx(-2.0 * 2 * k3 / 4, abs=1e-15), "two of four own tokens differ"
-    assert rows.value(CrossClip(kl_coef=2.0), logprob_BT).own.item() == pytest.approx(-2.0 * (k3 / 3 + k3) / 3)
-    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, logprob_BT)
+    assert found.own_objective.item() == pytest.approx(-2.0 * 2 * k3 / 4, abs=1e-15), "two of four own tokens differ"
+    assert rows.value(CrossClip(kl_coef=2.0), logprob_BT).own_objective.item() == pytest.approx(
+        -2.0 * (k3 / 3 + k3) / 3
+    )
+    (gradient_BT,) = torch.autograd.grad(found.own_objective + found.cross_objective, logprob_BT)
     # The derivative of k3 at d = log 2 is 1 - 2 = -1 per nat of log pi, times 2.0 / 4 for each own token.
     assert gradient_BT.flatten().tolist() == pytest.approx([0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0], abs=1e-15)
 
@@ -287,12 +289,12 @@ def test_entropy_bonus_is_one_mean_over_own_tokens_whatever_the_rows_weigh() -> 
         )
 
     found = value(CrossClip(entropy_coef=0.6), rows.rows())
-    assert (found.own.item(), found.cross.item()) == (pytest.approx(0.6 * 3.0 / 3), 0.0)
-    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, entropy_BT)
+    assert (found.own_objective.item(), found.cross_objective.item()) == (pytest.approx(0.6 * 3.0 / 3), 0.0)
+    (gradient_BT,) = torch.autograd.grad(found.own_objective + found.cross_objective, entropy_BT)
     assert gradient_BT.tolist() == [[pytest.approx(0.2)] * 2, [pytest.approx(0.2)] * 2, [0.0, 0.0]]
     of_some = replace(rows.rows(), trains_BT=entropy_BT >= 1.0)
-    assert value(CrossClip(entropy_coef=0.6), of_some).own.item() == pytest.approx(0.6 * 2.5 / 3)
-    assert value(CrossClip(), rows.rows()).own.item() == 0.0
+    assert value(CrossClip(entropy_coef=0.6), of_some).own_objective.item() == pytest.approx(0.6 * 2.5 / 3)
+    assert value(CrossClip(), rows.rows()).own_objective.item() == 0.0
 
 
 def test_token_that_does_not_train_has_no_term_and_stays_in_the_denominator() -> None:
@@ -308,8 +310,8 @@ def test_token_that_does_not_train_has_no_term_and_stays_in_the_denominator() ->
     )
     chosen = replace(rows.rows(), trains_BT=torch.tensor([[False, True, False]]))
     found = value_of(TokenClip(), chosen, logprob_BT, rows.row_weight_B, update=0)
-    assert found.own.item() == pytest.approx(2.0 / 3)
-    (gradient_BT,) = torch.autograd.grad(found.own, logprob_BT)
+    assert found.own_objective.item() == pytest.approx(2.0 / 3)
+    (gradient_BT,) = torch.autograd.grad(found.own_objective, logprob_BT)
     assert gradient_BT.tolist() == [[0.0, pytest.approx(2.0 / 3), 0.0]]
     assert found.surrogate.figures["high_entropy_share"].item() == pytest.approx(1 / 3)
 
@@ -318,8 +320,8 @@ def test_mini_batch_of_foreign_rows_has_no_kl_and_a_finite_gradient() -> None:
     rows, logprob_BT = one_token_rows([0.9], [1.0], is_own=[False], weights=[1.0], row_weight=1.0)
     rows = replace(rows, reference_logprob_BT=logprob_BT.detach() + math.log(2))
     found = rows.value(CrossClip(kl_coef=1.0, kl_aggregation="own_tokens", cross_exponent=0.0), logprob_BT)
-    assert (found.own.item(), found.cross.item()) == (0.0, pytest.approx(0.9))
-    (gradient_BT,) = torch.autograd.grad(found.own + found.cross, logprob_BT)
+    assert (found.own_objective.item(), found.cross_objective.item()) == (0.0, pytest.approx(0.9))
+    (gradient_BT,) = torch.autograd.grad(found.own_objective + found.cross_objective, logprob_BT)
     assert gradient_BT.item() == pytest.approx(0.9)
 
 
@@ -348,12 +350,12 @@ def test_one_agent_reduces_hacpo_to_gspo_bit_for_bit() -> None:
     methods: list[Objective] = [HACPO, GSPO]
     for method in methods:
         found = rows.value(method, logprob_BT, update=5)
-        results.append((found, torch.autograd.grad(found.own + found.cross, logprob_BT)[0]))
+        results.append((found, torch.autograd.grad(found.own_objective + found.cross_objective, logprob_BT)[0]))
     (a, a_gradient_BT), (b, b_gradient_BT) = results
-    assert torch.equal(a.own, b.own)
+    assert torch.equal(a.own_objective, b.own_objective)
     assert torch.equal(a.surrogate.stopped_share_B, b.surrogate.stopped_share_B)
     assert torch.equal(a_gradient_BT, b_gradient_BT)
-    assert a.cross == b.cross == 0.0
+    assert a.cross_objective == b.cross_objective == 0.0
 
 
 def test_equal_agents_without_discount_reduce_cross_to_gspo_clipped_above_only() -> None:
@@ -361,8 +363,8 @@ def test_equal_agents_without_discount_reduce_cross_to_gspo_clipped_above_only()
     rows, logprob_BT = one_token_rows(ratios, advantages, is_own=[False] * 5, weights=[1.0] * 5, row_weight=0.2)
     found = rows.value(replace(HACPO, cross_exponent=0.0, cross_floor=0.0), logprob_BT)
     # min(s, 1) A: 0.3 - 1.8 + 3 + 4 - 5, a fifth of it; the minimum of GSPO would make the last term -5.5
-    assert found.cross.item() == pytest.approx(0.1, abs=1e-12)
-    (gradient_BT,) = torch.autograd.grad(found.cross, logprob_BT)
+    assert found.cross_objective.item() == pytest.approx(0.1, abs=1e-12)
+    (gradient_BT,) = torch.autograd.grad(found.cross_objective, logprob_BT)
     assert gradient_BT[:, 0].tolist() == pytest.approx([0.06, -0.36, 0.6, 0.0, 0.0], abs=1e-12)
 
 
@@ -380,7 +382,7 @@ def test_naive_clips_every_response_as_gspo_does() -> None:
     cross_rows, logprob_BT = one_token_rows(ratios, advantages, is_own=[False] * 4, **options)  # type: ignore[arg-type]
     own_rows = replace(cross_rows, is_own_B=torch.ones(4, dtype=torch.bool))
     cross, own = cross_rows.value(GSPO, logprob_BT, update=7), own_rows.value(GSPO, logprob_BT, update=7)
-    assert torch.equal(cross.cross, own.own)
+    assert torch.equal(cross.cross_objective, own.own_objective)
     assert torch.equal(cross.surrogate.stopped_share_B, own.surrogate.stopped_share_B)
     as_hacpo = replace(HACPO, cross_bounds="own", cross_is_pessimistic=True, cross_exponent=0.0)
-    assert torch.equal(cross_rows.value(as_hacpo, logprob_BT, update=7).cross, own.own)
+    assert torch.equal(cross_rows.value(as_hacpo, logprob_BT, update=7).cross_objective, own.own_objective)

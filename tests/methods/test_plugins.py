@@ -133,12 +133,12 @@ def test_groups_of_equal_rewards_are_sampled_again_by_what_all_agents_were_judge
     store = trained(planned)
     num_again = 0
     for step in range(1, 5):
-        phases = [f"{kind}{round}.qwen" for round in ("", "-2", "-3") for kind in ("rollout", "verify")]
+        phases = [f"{kind}{suffix}.qwen" for suffix in ("", "-2", "-3") for kind in ("rollout", "verify")]
         assert [phase for phase in store.committed(step) if "qwen" in phase][:6] == phases
         samples = step_samples(planned, step)
-        for round in (1, 2):
-            before = samples[samples["sample"] < 4 * round].groupby("problem_id")["raw_reward"].nunique()
-            again = samples[samples["sample"].between(4 * round, 4 * round + 3)].groupby(["problem_id", "agent"]).size()
+        for n in (1, 2):
+            before = samples[samples["sample"] < 4 * n].groupby("problem_id")["raw_reward"].nunique()
+            again = samples[samples["sample"].between(4 * n, 4 * n + 3)].groupby(["problem_id", "agent"]).size()
             assert again.to_dict() == {(p, agent): 4 for p in before[before == 1].index for agent in ("qwen", "llama")}
             num_again += len(before[before == 1])
         metrics = store.metrics(step)["agents"]["qwen"]

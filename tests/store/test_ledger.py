@@ -146,11 +146,11 @@ def test_rewards_by_function_are_nan_where_unscored_and_survive_a_round_without_
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
     verdicts = Verdicts.of([BY_FUNCTION[0], UNSCORED])
-    for round, rows in enumerate(([0, 1], [])):
+    for number, rows in enumerate(([0, 1], [])):
         batch = replace(responses, verdicts=verdicts).take(rows)
         batch = batch if rows else replace(batch, verdicts=Verdicts.of([]))
-        before.save_rollouts(1, "qwen", Committed(replace(batch, verdicts=None), COST), round)
-        before.save_verdicts(1, "qwen", Committed(batch, COST), round)
+        before.save_rollouts(1, "qwen", Committed(replace(batch, verdicts=None), COST), number)
+        before.save_verdicts(1, "qwen", Committed(batch, COST), number)
     for ledger in (before, after):
         found = ledger.verdicts(1, "qwen").value.verdicts
         assert found is not None and found.parts_RF is not None

@@ -29,7 +29,7 @@ def made() -> Iterator[list[Worker]]:
 
 def worker_of(function: str, made: list[Worker], *, search_path: str = SEARCH_PATH) -> Worker:
     environment = {"PYTHONPATH": search_path}
-    made.append(Worker(function, memory_mb=1024, environment=environment, refusal="no worker: {why}", is_silent=True))
+    made.append(Worker(function, memory_mb=1024, environment=environment, message="no worker: {why}", is_silent=True))
     return made[-1]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dashboards.models.grids.matrix import Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
 from dashboards.models.scheduling import ScheduleView
 from flows.records.gridfile import GridCell, GridRecord
-from flows.records.progress import Evaluated, Progress, Spent
+from flows.records.progress import Evaluation, Progress, Spent
 from flows.records.states import ExperimentStatus
 from flows.service.experiment_state import CANCELLING, STATES, state_of
 
@@ -56,14 +56,14 @@ def _section(
     for place in places:
         variants.setdefault((place.method, place.label), []).append(place)
     rows = []
-    for (method, label), own in variants.items():
-        num_experiments = Counter(seed for seed, _ in {(place.seed, place.experiment) for place in own})
-        agents = list(dict.fromkeys(place.agent for place in own))
+    for (method, label), variant_places in variants.items():
+        num_experiments = Counter(seed for seed, _ in {(place.seed, place.experiment) for place in variant_places})
+        agents = list(dict.fromkeys(place.agent for place in variant_places))
         trains_alone = max(num_experiments.values()) > 1
         for agent in [*([] if by_agent else [""]), *(agents if by_agent or trains_alone else [])]:
             cells = []
             for seed in seeds:
-                members = [place for place in own if place.seed == seed and agent in ("", place.agent)]
+                members = [place for place in variant_places if place.seed == seed and agent in ("", place.agent)]
                 cells.append(_cell(members, agent, record, statuses, schedule) if members else None)
             is_part = bool(agent) and not by_agent
             key = _key("r", pair, method, label, agent)
@@ -82,35 +82,35 @@ def _cell(
     first, names = places[0], tuple(dict.fromkeys(place.experiment for place in places))
     unavailable = {place.experiment: place.unavailable for place in places}
     states = {name: state_of(statuses[name], schedule.runs.get(name), unavailable[name]) for name in names}
-    shown = min(names, key=lambda name: _BY_URGENCY.index(states[name].state))
-    progress = [own for name in names if (own := statuses[name].progress) is not None]
-    left = [
-        own.seconds_left
+    urgent_experiment = min(names, key=lambda name: _BY_URGENCY.index(states[name].state))
+    progress = [run_progress for name in names if (run_progress := statuses[name].progress) is not None]
+    seconds_left = [
+        run_progress.seconds_left
         for name in names
-        if (own := statuses[name].progress) is not None
-        and own.seconds_left is not None
+        if (run_progress := statuses[name].progress) is not None
+        and run_progress.seconds_left is not None
         and states[name].state == "running"
         and states[name].reason != CANCELLING
     ]
-    run = schedule.runs.get(shown)
-    num_steps = [own.num_steps for own in progress]
+    run = schedule.runs.get(urgent_experiment)
+    num_steps = [run_progress.num_steps for run_progress in progress]
     return MatrixCell(
         key=_key("c", first.pair, first.method, first.label, agent, str(first.seed), *names),
         experiments=names,
         seed=first.seed,
-        state=states[shown].state,
-        reason=states[shown].reason,
-        step=sum(own.step for own in progress),
+        state=states[urgent_experiment].state,
+        reason=states[urgent_experiment].reason,
+        step=sum(run_progress.step for run_progress in progress),
         num_steps=sum(num_steps) + (len(names) - len(num_steps)) * max(num_steps, default=0),
         scores=tuple(
             score
-            for own in progress
-            for score in scores_of(own.evaluations, [place.agent for place in places], record.benchmarks)
+            for run_progress in progress
+            for score in scores_of(run_progress.evaluations, [place.agent for place in places], record.benchmarks)
         ),
-        seconds_left=max(left, default=None),
-        spent=Spent.sum(total_spent(own) for own in progress),
-        priority=run.priority if run is not None and states[shown].state == "queued" else "",
-        findings=tuple(finding.brief for own in progress for finding in own.open_findings),
+        seconds_left=max(seconds_left, default=None),
+        spent=Spent.sum(total_spent(run_progress) for run_progress in progress),
+        priority=run.priority if run is not None and states[urgent_experiment].state == "queued" else "",
+        findings=tuple(finding.brief for run_progress in progress for finding in run_progress.open_findings),
     )
 
 
@@ -119,7 +119,7 @@ def _key(kind: str, *names: str) -> str:
     return kind + hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
-def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmarks: Sequence[str]) -> tuple[Score, ...]:
+def scores_of(evaluations: Sequence[Evaluation], agents: Sequence[str], benchmarks: Sequence[str]) -> tuple[Score, ...]:
     """Each agent's mean over benchmarks at its last evaluated step; agents without evaluations are omitted.
 
     Args:
@@ -129,13 +129,15 @@ def scores_of(evaluations: Sequence[Evaluated], agents: Sequence[str], benchmark
     """
     scores = []
     for agent in agents:
-        own = [evaluation for evaluation in evaluations if evaluation.agent == agent]
-        last = max((evaluation.step for evaluation in own), default=0)
-        newest = [evaluation for evaluation in own if evaluation.step == last]
+        agent_evaluations = [evaluation for evaluation in evaluations if evaluation.agent == agent]
+        last = max((evaluation.step for evaluation in agent_evaluations), default=0)
+        newest = [evaluation for evaluation in agent_evaluations if evaluation.step == last]
         # Some benchmarks are evaluated only before and after training.
-        counted = [evaluation for evaluation in newest if evaluation.benchmark in benchmarks] or newest
-        if counted:
-            scores.append(Score(agent, sum(evaluation.value for evaluation in counted) / len(counted)))
+        chosen_evaluations = [evaluation for evaluation in newest if evaluation.benchmark in benchmarks] or newest
+        if chosen_evaluations:
+            scores.append(
+                Score(agent, sum(evaluation.value for evaluation in chosen_evaluations) / len(chosen_evaluations))
+            )
     return tuple(scores)
 
 
@@ -162,18 +164,18 @@ def _time_left(cells: Sequence[MatrixCell], methods: Mapping[str, str], num_slot
     method, or of all methods if it has none.
     """
     open_cells = [cell for cell in cells if cell.state in ("running", "queued", "missing")]
-    known: dict[str, list[float]] = {}
+    seconds_by_method: dict[str, list[float]] = {}
     for cell in cells:
         if cell.state == "done" and cell.spent.seconds:
-            known.setdefault(methods[cell.experiment], []).append(cell.spent.seconds)
-    everything = [value for values in known.values() for value in values]
-    left = []
+            seconds_by_method.setdefault(methods[cell.experiment], []).append(cell.spent.seconds)
+    all_seconds = [value for values in seconds_by_method.values() for value in values]
+    cell_seconds = []
     for cell in open_cells:
         if cell.seconds_left is not None:
-            left.append(cell.seconds_left)
+            cell_seconds.append(cell.seconds_left)
             continue
-        comparable = known.get(methods[cell.experiment], everything)
+        comparable = seconds_by_method.get(methods[cell.experiment], all_seconds)
         if not comparable:
             return None
-        left.append(statistics.median(comparable) * (1 - cell.share))
-    return max(sum(left) / num_slots, max(left)) if left else 0.0
+        cell_seconds.append(statistics.median(comparable) * (1 - cell.share))
+    return max(sum(cell_seconds) / num_slots, max(cell_seconds)) if cell_seconds else 0.0

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from dashboards.models.grids.cells import StatusOf
-from dashboards.models.grids.training import Point, Trained, last_of, path_of, trained_of
+from dashboards.models.grids.training import AgentEvaluations, Point, last_of, path_of, trained_of
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, paired_t, summarize
-from experiments.report.tables import Printed, printed_in
+from experiments.report.tables import PaperValues, paper_values_in
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Spent
 
@@ -32,7 +32,7 @@ class Figure:
     """
 
     summary: Summary | None
-    printed: float | None
+    paper: float | None
     is_best: bool = False
 
 
@@ -84,20 +84,20 @@ class Comparer:
         for place in self._places:
             seeds.setdefault(Variant(place.method, place.label), set()).add(place.seed)
         self._variants = tuple(seeds)
-        self._seeds = {variant: sorted(own) for variant, own in seeds.items()}
+        self._seeds = {variant: sorted(variant_seeds) for variant, variant_seeds in seeds.items()}
         self.trained = {self._key(place): trained_of(place, status_of) for place in self._places}
         self._finals, self._curve = cache(self._finals_of), cache(self._curve_of)
         evaluations = [evaluation for trained in self.trained.values() for evaluation in trained.evaluations]
-        evaluated = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)
-        self.benchmarks = tuple(name for name in record.benchmarks if name in evaluated) or tuple(evaluated)
-        self.others = tuple(name for name in evaluated if name not in self.benchmarks)
+        benchmarks = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)
+        self.benchmarks = tuple(name for name in record.benchmarks if name in benchmarks) or tuple(benchmarks)
+        self.others = tuple(name for name in benchmarks if name not in self.benchmarks)
         self._has_gpu = any(evaluation.spent.gpu_s > 0 for evaluation in evaluations)
 
     @staticmethod
     def _key(place: GridCell) -> tuple[str, str, int, str]:
         return place.method, place.label, place.seed, place.agent
 
-    def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[Trained] | None:
+    def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[AgentEvaluations] | None:
         """Evaluations of these agents; None if one is missing."""
         trained = [self.trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
         return [run for run in trained if run is not None] if None not in trained else None
@@ -105,15 +105,15 @@ class Comparer:
     @cached_property
     def comparison(self) -> Comparison:
         """The table: each agent before training and for every method, then all agents together."""
-        printed = printed_in(self._record.table)
-        several = len(self.benchmarks) > 1
-        columns = (*self.benchmarks, *([AVERAGE] if several else []))
+        paper_values = paper_values_in(self._record.table)
+        has_several = len(self.benchmarks) > 1
+        columns = (*self.benchmarks, *([AVERAGE] if has_several else []))
         groups: list[tuple[str, ...]] = [(agent,) for agent in self._agents]
         groups += [self._agents] if len(self._agents) > 1 else []
         lines: list[ComparisonLine] = []
         for agents in groups:
-            lines.append(self._line(Variant(BEFORE), agents, columns, printed))
-            lines += [self._line(variant, agents, columns, printed) for variant in self._variants]
+            lines.append(self._line(Variant(BEFORE), agents, columns, paper_values))
+            lines += [self._line(variant, agents, columns, paper_values) for variant in self._variants]
             best = {column: self._best(agents, self._of_column(column)) for column in columns}
             lines = [
                 line
@@ -172,34 +172,34 @@ class Comparer:
 
     def final_variances(self, variant: Variant, agents: Sequence[str]) -> Mapping[int, float]:
         """Squared standard error over problems of what `finals` gives; nan where it is unknown."""
-        found = {}
+        variances = {}
         for seed in self.finals(variant, agents):
             team = self._of(variant, seed, agents) or []
-            found[seed] = sum(agent.variance(agent.last, self.benchmarks) for agent in team) / len(team) ** 2
-        return found
+            variances[seed] = sum(agent.variance(agent.last, self.benchmarks) for agent in team) / len(team) ** 2
+        return variances
 
     def _of_column(self, column: str) -> tuple[str, ...]:
         return self.benchmarks if column == AVERAGE else (column,)
 
     def _best(self, agents: Sequence[str], benchmarks: Sequence[str]) -> set[Variant]:
         """The best method, and those that are not significantly worse at 5 %."""
-        values = {v: own for v in self._variants if (own := self.finals(v, agents, benchmarks))}
+        values = {v: finals for v in self._variants if (finals := self.finals(v, agents, benchmarks))}
         if not values:
             return set()
         best = max(values, key=lambda variant: statistics.fmean(values[variant].values()))
-        found = {best}
-        for variant, own in values.items():
-            common = sorted(own.keys() & values[best].keys())
-            if len(common) > 1 and paired_t([own[seed] - values[best][seed] for seed in common]).p_value >= 0.05:
-                found.add(variant)
-        return found
+        best_variants = {best}
+        for variant, finals in values.items():
+            common = sorted(finals.keys() & values[best].keys())
+            if len(common) > 1 and paired_t([finals[seed] - values[best][seed] for seed in common]).p_value >= 0.05:
+                best_variants.add(variant)
+        return best_variants
 
     def _line(
         self,
         variant: Variant,
         agents: tuple[str, ...],
         columns: Sequence[str],
-        printed: Printed,
+        paper_values: PaperValues,
     ) -> ComparisonLine:
         name = _name_of(agents)
         is_before = variant.method == BEFORE
@@ -209,20 +209,20 @@ class Comparer:
             (seed, team) for _, seed, team in runs
             if team and (is_before or all(agent.last is not None for agent in team))
         ]  # fmt: skip
-        seeds, done = {seed for seed, _ in complete}, [team for _, team in complete]
+        seeds, complete_teams = {seed for seed, _ in complete}, [team for _, team in complete]
         figures = []
         for column in columns:
             benchmarks = self._of_column(column)
             values = [
                 statistics.fmean(agent.value(0 if is_before else agent.last, benchmarks) for agent in team)
-                for team in done
+                for team in complete_teams
             ]
-            known = [value for value in values if not math.isnan(value)]
-            if is_before and known:  # the same initial model in all runs, so there is no variation over seeds
-                known = [statistics.fmean(known)]
-            paper = None if variant.label else printed.get((self._pair, name, variant.method, column))
-            figures.append(Figure(summarize(known) if known else None, paper))
-        ends = [[last_of(agent) for agent in team] for team in done] if not is_before else []
+            finite_values = [value for value in values if not math.isnan(value)]
+            if is_before and finite_values:  # the same initial model in all runs, so there is no variation over seeds
+                finite_values = [statistics.fmean(finite_values)]
+            paper = None if variant.label else paper_values.get((self._pair, name, variant.method, column))
+            figures.append(Figure(summarize(finite_values) if finite_values else None, paper))
+        ends = [[last_of(agent) for agent in team] for team in complete_teams] if not is_before else []
         costs = [Spent.sum(end.spent for end in team_ends if end) for team_ends in ends if None not in team_ends]
         return ComparisonLine(
             agent=name,
@@ -238,8 +238,8 @@ class Comparer:
     def paths(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> dict[int, list[Point]]:
         """Points of every seed, for those that `curve` averages."""
         runs = {seed: team for seed in self._seeds.get(variant, ()) if (team := self._of(variant, seed, agents))}
-        done = {seed: team for seed, team in runs.items() if all(agent.last is not None for agent in team)}
-        return {seed: list(path_of(team, benchmarks).values()) for seed, team in (done or runs).items()}
+        complete_runs = {seed: team for seed, team in runs.items() if all(agent.last is not None for agent in team)}
+        return {seed: list(path_of(team, benchmarks).values()) for seed, team in (complete_runs or runs).items()}
 
     @cached_property
     def default_benchmark(self) -> str:
@@ -259,13 +259,13 @@ class Comparer:
 
     def costs(self, variant: Variant, agents: Sequence[str]) -> dict[int, Spent]:
         """Summed cost of these agents by complete seed."""
-        found = {}
+        costs = {}
         for seed in self._seeds.get(variant, ()):
             team = self._of(variant, seed, agents)
             ends = [last_of(agent) for agent in team] if team else [None]
             if None not in ends:
-                found[seed] = Spent.sum(end.spent for end in ends if end is not None)
-        return found
+                costs[seed] = Spent.sum(end.spent for end in ends if end is not None)
+        return costs
 
     def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> Sequence[Point]:
         """Training curve: mean accuracy over agents against their summed cost.
@@ -279,17 +279,17 @@ class Comparer:
         runs = [team for seed in self._seeds.get(variant, ()) if (team := self._of(variant, seed, agents))]
         runs = [team for team in runs if all(agent.last is not None for agent in team)] or runs
         paths = [path for path in (path_of(team, benchmarks) for team in runs) if path]
-        shared = set.intersection(*(set(path) for path in paths)) if paths else set()
+        common_steps = set.intersection(*(set(path) for path in paths)) if paths else set()
         points = []
-        for step in sorted(shared):
-            over_seeds = [path[step] for path in paths]
-            summary = summarize([point.value for point in over_seeds])
+        for step in sorted(common_steps):
+            step_points = [path[step] for path in paths]
+            summary = summarize([point.value for point in step_points])
             points.append(
                 Point(
                     step=step,
-                    tokens=statistics.fmean(point.tokens for point in over_seeds),
-                    gpu_hours=statistics.fmean(point.gpu_hours for point in over_seeds),
-                    hours=statistics.fmean(point.hours for point in over_seeds),
+                    tokens=statistics.fmean(point.tokens for point in step_points),
+                    gpu_hours=statistics.fmean(point.gpu_hours for point in step_points),
+                    hours=statistics.fmean(point.hours for point in step_points),
                     value=summary.mean,
                     half_width=summary.half_width,
                 )

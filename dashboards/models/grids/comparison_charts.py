@@ -34,7 +34,7 @@ def strokes_of(comparison: Comparison) -> dict[str, Stroke]:
 
 def verdict_chart(answer: Answer, pair: str) -> Chart | None:
     """Differences of the method of interest from each other method, a panel per agent and one for all."""
-    chosen = [verdict for verdict in answer.verdicts if verdict.pair == pair]
+    pair_verdicts = [verdict for verdict in answer.verdicts if verdict.pair == pair]
     rows = [
         {
             "agent": verdict.agent,
@@ -47,7 +47,7 @@ def verdict_chart(answer: Answer, pair: str) -> Chart | None:
             "seeds": verdict.difference.num_seeds,
             "note": f"{verdict.word}: {verdict.text}",
         }
-        for verdict in sorted(chosen, key=lambda verdict: verdict.agent != TOGETHER)
+        for verdict in sorted(pair_verdicts, key=lambda verdict: verdict.agent != TOGETHER)
     ]
     if not rows:
         return None
@@ -56,7 +56,7 @@ def verdict_chart(answer: Answer, pair: str) -> Chart | None:
 
 def curves_chart(
     comparer: Comparer, comparison: Comparison, agents: Sequence[str], benchmarks: Sequence[str], cost: str,
-    printed: Mapping[Variant, float], *, has_seeds: bool,
+    paper_values: Mapping[Variant, float], *, has_seeds: bool,
 ) -> Chart | None:  # fmt: skip
     """Accuracy against cost: mean over seeds with its interval, and the paper's values at the end.
 
@@ -68,14 +68,14 @@ def curves_chart(
         rows += _rows(variant, "mean", "", points, cost, comparison)
         for seed, path in (comparer.paths(variant, agents, benchmarks) if has_seeds else {}).items():
             rows += _rows(variant, "seed", str(seed), path, cost, comparison)
-        if variant in printed and points:
+        if variant in paper_values and points:
             end = _rows(variant, "paper", "", points[-1:], cost, comparison)[0]
-            rows.append(end | {"value": printed[variant], "low": math.nan, "high": math.nan})
+            rows.append(end | {"value": paper_values[variant], "low": math.nan, "high": math.nan})
     if not rows:
         return None
     table, label, unit = pd.DataFrame(rows), COSTS[cost], cost
     if cost == "time":
-        unit, factor, _ = next(each for each in _TIMES if table["x"].max() >= each[2])
+        unit, factor, _ = next(time_unit for time_unit in _TIMES if table["x"].max() >= time_unit[2])
         table["x"] *= factor
         label = f"{time_label(comparison)}, {unit}"
     table["x_unit"] = unit
@@ -114,7 +114,7 @@ def results_chart(comparison: Comparison, column: int) -> Chart | None:
             "value": figure.summary.mean,
             "low": figure.summary.mean - figure.summary.half_width,
             "high": figure.summary.mean + figure.summary.half_width,
-            "paper": figure.printed if figure.printed is not None else math.nan,
+            "paper": figure.paper if figure.paper is not None else math.nan,
             "seeds": line.num_seeds,
             "tokens_sampled": line.tokens,
             "gpu_hours": line.gpu_hours,
@@ -135,16 +135,22 @@ def parallel_chart(
     comparer: Comparer, comparison: Comparison, fields: Mapping[Variant, Mapping[str, str]]
 ) -> Chart | None:
     """A line per seed across the numeric fields in which the methods differ, the costs, and every benchmark."""
-    numeric = [name for name in dict.fromkeys(n for own in fields.values() for n in own) if _varies(name, fields)]
+    numeric = [
+        name
+        for name in dict.fromkeys(n for method_fields in fields.values() for n in method_fields)
+        if _varies(name, fields)
+    ]
     rows = []
     for variant in comparison.variants:
         costs = comparer.costs(variant, comparison.agents)
         accuracies = {name: comparer.finals(variant, comparison.agents, [name]) for name in comparison.benchmarks}
-        for seed in sorted(set.intersection(set(costs), *(set(own) for own in accuracies.values()))):
+        for seed in sorted(
+            set.intersection(set(costs), *(set(benchmark_accuracies) for benchmark_accuracies in accuracies.values()))
+        ):
             row: dict[str, object] = {"line": variant.title, "id": f"{variant.title}, seed {seed}"}
             row |= {name: float(fields.get(variant, {}).get(name, "nan")) for name in numeric}
             row |= {"tokens": costs[seed].tokens, "seconds": costs[seed].seconds}
-            rows.append(row | {name: own[seed] for name, own in accuracies.items()})
+            rows.append(row | {name: benchmark_accuracies[seed] for name, benchmark_accuracies in accuracies.items()})
     axes = [*numeric[:6], "tokens", "seconds", *comparison.benchmarks]
     if not rows:
         return None
@@ -154,7 +160,7 @@ def parallel_chart(
 def _varies(name: str, fields: Mapping[Variant, Mapping[str, str]]) -> bool:
     """Whether a field has different numbers."""
     try:
-        values = {float(own[name]) for own in fields.values() if name in own}
+        values = {float(method_fields[name]) for method_fields in fields.values() if name in method_fields}
     except ValueError:
         return False
     return len(values) > 1 and all(map(math.isfinite, values))

@@ -24,7 +24,7 @@ def as_csv(comparison: Comparison) -> str:
             "half_width_95": figure.summary.half_width if figure.summary is not None else math.nan,
             "seeds": line.num_seeds,
             "seeds_planned": line.num_planned,
-            "paper": figure.printed,
+            "paper": figure.paper,
             "tokens_sampled": line.tokens,
             "gpu_hours": line.gpu_hours,
             "phase_hours": line.hours,

@@ -121,12 +121,12 @@ class Matrix:
 def beginning(matrix: Matrix, max_cells: int) -> Matrix:
     """The first sections, rows and seeds, with at most `max_cells` cells; totals remain those of the whole grid."""
     sections: list[MatrixSection] = []
-    left = max_cells
+    num_left = max_cells
     for section in matrix.sections:
-        seeds = section.seeds[:left]
+        seeds = section.seeds[:num_left]
         if not seeds:
             break
-        rows = [replace(row, cells=row.cells[: len(seeds)]) for row in section.rows[: left // len(seeds)]]
+        rows = [replace(row, cells=row.cells[: len(seeds)]) for row in section.rows[: num_left // len(seeds)]]
         sections.append(replace(section, seeds=seeds, rows=tuple(rows)))
-        left -= len(seeds) * len(rows)
+        num_left -= len(seeds) * len(rows)
     return replace(matrix, sections=tuple(sections))

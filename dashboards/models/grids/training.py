@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dashboards.models.grids.cells import StatusOf
 from flows.records.gridfile import GridCell
-from flows.records.progress import Evaluated, Spent
+from flows.records.progress import Evaluation, Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class AgentEvaluations:
     """An agent's evaluations for one method and seed; `last` is the final step of a complete run, else None."""
 
-    evaluations: tuple[Evaluated, ...]
+    evaluations: tuple[Evaluation, ...]
     last: int | None
 
     def value(self, step: int | None, benchmarks: Iterable[str]) -> float:
@@ -39,42 +39,47 @@ class Trained:
     def variance(self, step: int | None, benchmarks: Sequence[str]) -> float:
         """Squared standard error over problems of that mean; nan if one is unknown."""
         errors = {evaluation.benchmark: evaluation.error for evaluation in self.evaluations if evaluation.step == step}
-        known = [error for name in benchmarks if (error := errors.get(name)) is not None]
-        return sum(error**2 for error in known) / len(known) ** 2 if len(known) == len(benchmarks) else math.nan
+        known_errors = [error for name in benchmarks if (error := errors.get(name)) is not None]
+        if len(known_errors) < len(benchmarks):
+            return math.nan
+        return sum(error**2 for error in known_errors) / len(known_errors) ** 2
 
 
-def trained_of(place: GridCell, status_of: StatusOf) -> Trained:
+def trained_of(place: GridCell, status_of: StatusOf) -> AgentEvaluations:
     """An agent's evaluations in the experiment of a place."""
     status = status_of(place.experiment)
     if status.progress is None:
-        return Trained((), None)
-    own = tuple(evaluation for evaluation in status.progress.evaluations if evaluation.agent == place.agent)
-    return Trained(own, status.progress.num_steps if status.state == "done" else None)
+        return AgentEvaluations((), None)
+    evaluations = tuple(evaluation for evaluation in status.progress.evaluations if evaluation.agent == place.agent)
+    return AgentEvaluations(evaluations, status.progress.num_steps if status.state == "done" else None)
 
 
-def path_of(team: Sequence[Trained], benchmarks: Sequence[str]) -> dict[int, Point]:
+def path_of(team: Sequence[AgentEvaluations], benchmarks: Sequence[str]) -> dict[int, Point]:
     """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
     tables = [_by_step(agent) for agent in team]
     points = {}
     for step in sorted(tables[0]):
-        evaluated = [table.get(step, {}) for table in tables]
-        if not all(name in own for own in evaluated for name in benchmarks):
+        evaluations_of_agents = [table.get(step, {}) for table in tables]
+        if not all(name in agent_evaluations for agent_evaluations in evaluations_of_agents for name in benchmarks):
             continue
-        value = statistics.fmean(statistics.fmean(own[name].value for name in benchmarks) for own in evaluated)
+        value = statistics.fmean(
+            statistics.fmean(agent_evaluations[name].value for name in benchmarks)
+            for agent_evaluations in evaluations_of_agents
+        )
         if math.isnan(value):
             continue
-        spent = Spent.sum(next(iter(own.values())).spent for own in evaluated)
+        spent = Spent.sum(next(iter(agent_evaluations.values())).spent for agent_evaluations in evaluations_of_agents)
         points[step] = Point(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
     return points
 
 
-def _by_step(trained: Trained) -> dict[int, dict[str, Evaluated]]:
-    found: dict[int, dict[str, Evaluated]] = {}
+def _by_step(trained: AgentEvaluations) -> dict[int, dict[str, Evaluation]]:
+    evaluations: dict[int, dict[str, Evaluation]] = {}
     for evaluation in trained.evaluations:
-        found.setdefault(evaluation.step, {})[evaluation.benchmark] = evaluation
-    return found
+        evaluations.setdefault(evaluation.step, {})[evaluation.benchmark] = evaluation
+    return evaluations
 
 
-def last_of(trained: Trained) -> Evaluated | None:
+def last_of(trained: AgentEvaluations) -> Evaluation | None:
     """The evaluation after the final step of a complete run."""
     return next((evaluation for evaluation in trained.evaluations if evaluation.step == trained.last), None)

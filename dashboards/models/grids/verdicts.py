@@ -90,8 +90,8 @@ class Answer:
         double = next((variant for variant in self.baselines if variant.method == _TWICE_THE_TOKENS), None)
         if double is not None and double == self.best:
             return [("the best baseline, with twice the tokens", double, overall.get(double))]
-        shown = [("the best baseline", self.best), ("with twice the tokens", double)]
-        return [(what, variant, overall.get(variant)) for what, variant in shown if variant is not None]
+        baselines = [("the best baseline", self.best), ("with twice the tokens", double)]
+        return [(what, variant, overall.get(variant)) for what, variant in baselines if variant is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,38 +112,45 @@ class GridComparisons:
     """Comparisons of grids; a pair is compared again only after a new evaluation, not after every training step."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[GridRecord, Mapping[str, _Pair], GridComparison]] = {}
+        self._comparisons: dict[str, tuple[GridRecord, Mapping[str, _Pair], GridComparison]] = {}
 
     def of(self, record: GridRecord, status_of: StatusOf) -> GridComparison:
         """The comparers and the answer of a grid."""
-        known = self._known.get(record.name)
-        before: Mapping[str, _Pair] = known[1] if known is not None and known[0] == record else {}
+        earlier = self._comparisons.get(record.name)
+        earlier_pairs: Mapping[str, _Pair] = earlier[1] if earlier is not None and earlier[0] == record else {}
         statuses: dict[str, list[ExperimentStatus]] = {}
         for place in record.places:
             statuses.setdefault(place.pair, []).append(status_of(place.experiment))
-        pairs = {pair: _compared(record, pair, own, status_of, before.get(pair)) for pair, own in statuses.items()}
-        comparers = {pair: own.comparer for pair, own in pairs.items()}
-        if known is not None and before and all(comparers[pair] is own.comparer for pair, own in before.items()):
-            found = known[2]
+        pairs = {
+            pair: _compare_pair(record, pair, pair_statuses, status_of, earlier_pairs.get(pair))
+            for pair, pair_statuses in statuses.items()
+        }
+        comparers = {pair: compared_pair.comparer for pair, compared_pair in pairs.items()}
+        if (
+            earlier is not None
+            and earlier_pairs
+            and all(comparers[pair] is compared_pair.comparer for pair, compared_pair in earlier_pairs.items())
+        ):
+            comparison = earlier[2]
         else:
-            found = GridComparison(comparers, answer_of(comparers))
-        self._known[record.name] = record, pairs, found
-        return found
+            comparison = GridComparison(comparers, answer_of(comparers))
+        self._comparisons[record.name] = record, pairs, comparison
+        return comparison
 
 
-def _compared(
+def _compare_pair(
     record: GridRecord,
     pair: str,
     statuses: Sequence[ExperimentStatus],
     status_of: StatusOf,
-    before: _Pair | None,
+    earlier: _Pair | None,
 ) -> _Pair:
-    if before is None:
+    if earlier is None:
         return _Pair(statuses, Comparer(record, pair, status_of))
-    if all(map(operator.is_, statuses, before.statuses)):
-        return before
+    if all(map(operator.is_, statuses, earlier.statuses)):
+        return earlier
     comparer = Comparer(record, pair, status_of)
-    return _Pair(statuses, before.comparer if comparer.trained == before.comparer.trained else comparer)
+    return _Pair(statuses, earlier.comparer if comparer.trained == earlier.comparer.trained else comparer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,22 +202,23 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
     }
     num_open: dict[Variant, int] = {}
     for theirs in baselines:
-        planned = [pair for pair, comparer in comparers.items() if {ours, theirs} <= set(comparer.variants)]
-        own = [leads[pair, TOGETHER, theirs] for pair in planned]
-        num_seeds = min(2, max(map(len, own), default=0))  # with one pair of several seeds, those of one seed must wait
-        enough = [lead for lead in own if len(lead) >= max(1, num_seeds)]
-        leads[EVERY_PAIR, TOGETHER, theirs] = _Lead.mean(enough)
-        num_open[theirs] = len(own) - len(enough)
+        planned_pairs = [pair for pair, comparer in comparers.items() if {ours, theirs} <= set(comparer.variants)]
+        pair_leads = [leads[pair, TOGETHER, theirs] for pair in planned_pairs]
+        # With one pair of several seeds, those of one seed must wait.
+        num_seeds = min(2, max(map(len, pair_leads), default=0))
+        long_leads = [lead for lead in pair_leads if len(lead) >= max(1, num_seeds)]
+        leads[EVERY_PAIR, TOGETHER, theirs] = _Lead.mean(long_leads)
+        num_open[theirs] = len(pair_leads) - len(long_leads)
     verdicts: list[Verdict] = []
     for kind in [*kinds, [(EVERY_PAIR, TOGETHER)]]:
-        found = [
+        differences = [
             (pair, agent, theirs, leads[pair, agent, theirs].difference)
             for pair, agent in kind
             for theirs in baselines
             if leads[pair, agent, theirs]
         ]
-        p_values = {n: difference.p_value for n, (*_, difference) in enumerate(found) if difference.num_seeds > 1}
-        corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+        p_values = {n: difference.p_value for n, (*_, difference) in enumerate(differences) if difference.num_seeds > 1}
+        corrected_p = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         verdicts += [
             Verdict(
                 pair,
@@ -218,10 +226,10 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
                 ours,
                 theirs,
                 difference,
-                corrected.get(n, math.nan),
+                corrected_p.get(n, math.nan),
                 num_open[theirs] if pair == EVERY_PAIR else 0,
             )
-            for n, (pair, agent, theirs, difference) in enumerate(found)
+            for n, (pair, agent, theirs, difference) in enumerate(differences)
         ]
     overall = {v.theirs: v.difference.value for v in verdicts if v.pair == EVERY_PAIR}
     best = min(overall, key=lambda variant: overall[variant], default=None)  # leaves us the smallest lead

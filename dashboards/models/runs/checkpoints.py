@@ -37,7 +37,7 @@ def read_checkpoints(root: Path, *, keeps_best: bool) -> list[SavedStep]:
     return [
         SavedStep(
             int(folder.name),
-            tuple(sorted(each.name for each in folder.iterdir() if each.is_dir())),
+            tuple(sorted(agent_folder.name for agent_folder in folder.iterdir() if agent_folder.is_dir())),
             sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
             best.get(int(folder.name), ""),
         )

@@ -16,7 +16,7 @@ import pandas as pd
 
 from experiments.look.charts import Chart, curves
 from experiments.look.palette import agent_strokes
-from flows.records.progress import Evaluated
+from flows.records.progress import Evaluation
 from hacpo_core.errors import StoreError
 from hacpo_core.phases.definitions import definition
 from hacpo_core.store.steps import MANIFEST, StepStore
@@ -25,7 +25,7 @@ MAX_RUNS = 16
 """number of runs whose metrics are kept in memory"""
 JOINT = "all agents"
 """the line of metrics that are not of a single agent"""
-FIRST_SHOWN = (
+FIRST_METRICS = (
     "reward/mean",
     "capability/smoothed",
     "capability/ratio_to_",
@@ -74,26 +74,26 @@ class CurveReader:
     """Reads metrics of runs; a step is read again only if its manifest has changed."""
 
     def __init__(self, max_runs: int = MAX_RUNS) -> None:
-        self._most_runs = max_runs
-        self._known: OrderedDict[Path, dict[int, tuple[int, Any]]] = OrderedDict()
+        self._max_runs = max_runs
+        self._steps_of_runs: OrderedDict[Path, dict[int, tuple[int, Any]]] = OrderedDict()
         self._mutex = threading.Lock()
 
     def read(self, root: Path, num_steps: int, *, first: int = 1) -> StepMetrics:
         """Metrics of steps `first` to `num_steps`."""
         with self._mutex:
-            known = self._known.setdefault(root, {})
-            self._known.move_to_end(root)
-            while len(self._known) > self._most_runs:
-                self._known.popitem(last=False)
+            stored_steps = self._steps_of_runs.setdefault(root, {})
+            self._steps_of_runs.move_to_end(root)
+            while len(self._steps_of_runs) > self._max_runs:
+                self._steps_of_runs.popitem(last=False)
         store, by_step, at, num_torn = StepStore(root), {}, {}, 0
         for step in range(max(first, 1), num_steps + 1):
             try:
                 stamp = (store.folder(step) / MANIFEST).stat().st_mtime_ns
             except OSError:
                 continue
-            if step not in known or known[step][0] != stamp:
-                known[step] = (stamp, _step_metrics(store, step))
-            value = known[step][1]
+            if step not in stored_steps or stored_steps[step][0] != stamp:
+                stored_steps[step] = (stamp, _step_metrics(store, step))
+            value = stored_steps[step][1]
             if isinstance(value, StoreError):
                 num_torn += 1
             elif value is not None:
@@ -114,20 +114,20 @@ def _step_metrics(store: StepStore, step: int) -> Any:
     return (agents | ({JOINT: joint} if joint else {})), value["timestamp_ms"] / 1000
 
 
-def by_area(names: Sequence[str], shown: Sequence[str]) -> dict[str, list[Metric]]:
+def by_area(names: Sequence[str], shown_names: Sequence[str]) -> dict[str, list[Metric]]:
     """The metrics grouped by area, the part of the name before "/"."""
     areas: dict[str, list[Metric]] = {}
     for name in names:
-        areas.setdefault(name.partition("/")[0], []).append(Metric(name, definition(name), name in shown))
+        areas.setdefault(name.partition("/")[0], []).append(Metric(name, definition(name), name in shown_names))
     return areas
 
 
-def chosen(names: Sequence[str], asked: Sequence[str]) -> list[str]:
+def metrics_to_show(names: Sequence[str], requested: Sequence[str]) -> list[str]:
     """The metrics to show: those asked for that exist, or else the first ones."""
-    found = [name for name in dict.fromkeys(asked) if name in names]
-    if found:
-        return found
-    return [name for first in FIRST_SHOWN for name in names if name == first or _begins(name, first)]
+    existing = [name for name in dict.fromkeys(requested) if name in names]
+    if existing:
+        return existing
+    return [name for first in FIRST_METRICS for name in names if name == first or _begins(name, first)]
 
 
 def _begins(name: str, first: str) -> bool:
@@ -145,13 +145,19 @@ def metric_chart(metrics: StepMetrics, name: str) -> Chart | None:
     return _chart(name.replace("/", "_"), definition(name) or name, name, rows) if rows else None
 
 
-def accuracy_chart(evaluations: Sequence[Evaluated]) -> Chart | None:
+def accuracy_chart(evaluations: Sequence[Evaluation]) -> Chart | None:
     """Accuracy over steps, a line per agent and a panel per benchmark; None before the first evaluation."""
-    found = [each for each in sorted(evaluations, key=lambda each: each.step) if math.isfinite(each.value)]
-    if not found:
+    finite_evaluations = [
+        evaluation
+        for evaluation in sorted(evaluations, key=lambda evaluation: evaluation.step)
+        if math.isfinite(evaluation.value)
+    ]
+    if not finite_evaluations:
         return None
-    rows = [(each.agent, each.step, each.value) for each in found]
-    return _chart("accuracy", ABOUT_ACCURACY, "accuracy", rows, [each.benchmark for each in found])
+    rows = [(evaluation.agent, evaluation.step, evaluation.value) for evaluation in finite_evaluations]
+    return _chart(
+        "accuracy", ABOUT_ACCURACY, "accuracy", rows, [evaluation.benchmark for evaluation in finite_evaluations]
+    )
 
 
 def _chart(

@@ -44,23 +44,23 @@ def read_tokens(plan: Plan, step: int, *, agent: str, problem_id: str, sample: i
             table = store.read_table(step, phase, file, columns=columns)
         except StoreError as error:
             raise UnknownError(f"the tokens cannot be shown: {error}") from error
-        found = table[(table["problem_id"] == problem_id) & (table["sample"] == sample)]
-        if len(found):
-            row = found.iloc[0]
+        rows = table[(table["problem_id"] == problem_id) & (table["sample"] == sample)]
+        if len(rows):
+            row = rows.iloc[0]
             return pieces(_tokenizer(plan, agent), list(map(int, row["token_ids"])), list(map(float, row["logprobs"])))
     raise UnknownError(f"step {step} has no response {sample} of {agent} to {problem_id!r}")
 
 
 def pieces(tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[float]) -> list[Piece]:
     """Tokens as text; those that only together spell a character become one piece."""
-    found, start = list[Piece](), 0
+    pieces_of_text, start = list[Piece](), 0
     for end in range(1, len(ids) + 1):
         text = tokenizer.decode(list(ids[start:end]), skip_special_tokens=False)
         if "\ufffd" in text and end < len(ids) and end - start < 8:
             continue
-        found.append(Piece(text, sum(logprobs[start:end])))
+        pieces_of_text.append(Piece(text, sum(logprobs[start:end])))
         start = end
-    return found
+    return pieces_of_text
 
 
 def _tokenizer(plan: Plan, agent: str) -> Tokenizer:

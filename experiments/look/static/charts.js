@@ -2,7 +2,7 @@
 // Vega's expressions are interpreted, so that no policy must allow eval; styles are in design.css.
 "use strict";
 (() => {
-  const drawn = new Map();
+  const states = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function config() {
@@ -16,51 +16,51 @@
   }
 
   // The specification with the reader's options: smooth (points), seeds, log_x, log_y.
-  function changed(spec, options, width) {
-    const own = structuredClone(spec);
-    for (const param of own.params || []) if (param.name === "showSeeds") param.value = Boolean(options.seeds);
-    for (const step of own.transform || []) if (step.window && options.smooth) step.frame = [1 - options.smooth, 0];
+  function withOptions(spec, options, width) {
+    const copy = structuredClone(spec);
+    for (const param of copy.params || []) if (param.name === "showSeeds") param.value = Boolean(options.seeds);
+    for (const step of copy.transform || []) if (step.window && options.smooth) step.frame = [1 - options.smooth, 0];
     const fields = { log_x: "x", log_y: "value" };
     for (const [name, field] of Object.entries(fields)) {
-      if (options[name]) own.transform = [{ filter: `datum.${field} > 0` }, ...(own.transform || [])];
+      if (options[name]) copy.transform = [{ filter: `datum.${field} > 0` }, ...(copy.transform || [])];
     }
-    for (const layer of own.layer || own.spec?.layer || []) {
+    for (const layer of copy.layer || copy.spec?.layer || []) {
       for (const axis of ["x", "y"]) {
         const channel = layer.encoding?.[axis];
         if (channel?.type === "quantitative" && options[`log_${axis}`]) { channel.scale = { ...channel.scale, type: "log" }; delete channel.scale.zero; }
       }
     }
-    if (own.facet) {
-      const panels = new Set((own.data?.values || []).map((row) => row[own.facet.field])).size;
-      own.columns = Math.max(1, Math.min(panels, Math.floor(width / 380)));
-      own.spec.width = Math.max(160, Math.floor(width / own.columns) - 90);
+    if (copy.facet) {
+      const panels = new Set((copy.data?.values || []).map((row) => row[copy.facet.field])).size;
+      copy.columns = Math.max(1, Math.min(panels, Math.floor(width / 380)));
+      copy.spec.width = Math.max(160, Math.floor(width / copy.columns) - 90);
     }
-    return own;
+    return copy;
   }
 
   // One drawing of a figure at a time: a view must not be ended while another one starts in its place.
   function draw(figure) {
-    const state = drawn.get(figure);
+    const state = states.get(figure);
     if (state) state.last = state.last.then(() => embed(figure));
     return state?.last;
   }
 
   async function embed(figure) {
-    const state = drawn.get(figure), place = figure.querySelector(".chart-place");
+    const state = states.get(figure), place = figure.querySelector(".chart-place");
     if (!state?.spec || !place.clientWidth) return;
     const options = {
       mode: "vega-lite", renderer: "svg", actions: false, ast: true, expr: vegaInterpreter.expressionInterpreter,
       logLevel: vega.Error, defaultStyle: false, tooltip: { disableDefaultStyle: true }, config: config(),
     };
     state.embedded?.finalize();
-    state.embedded = await vegaEmbed(place, changed(state.spec, state.options, place.clientWidth), options);
+    state.embedded = await vegaEmbed(place, withOptions(state.spec, state.options, place.clientWidth), options);
     await state.embedded.view.runAsync();
     figure.dataset.drawn = Number(figure.dataset.drawn || 0) + 1;
   }
 
   const LABELS = { seeds: "single seeds", log_x: "log x", log_y: "log y", smooth: "smooth" };
   function tools(figure) {
-    const state = drawn.get(figure), place = figure.querySelector(".chart-tools");
+    const state = states.get(figure), place = figure.querySelector(".chart-tools");
     const offered = state.spec.usermeta?.options || [];
     if (!place || place.childElementCount || !offered.length) return;
     for (const name of offered) {
@@ -85,13 +85,13 @@
   }
 
   async function refresh(figure) {
-    const state = drawn.get(figure);
+    const state = states.get(figure);
     try {
       const separator = figure.dataset.source.includes("?") ? "&" : "?";
       const seeds = state.options.seeds ? "&seeds=true" : "";
-      const answer = await fetch(`${figure.dataset.source}${separator}seen=${state.version}${seeds}`);
-      if (answer.status === 200) {
-        const update = await answer.json();
+      const response = await fetch(`${figure.dataset.source}${separator}seen=${state.version}${seeds}`);
+      if (response.status === 200) {
+        const update = await response.json();
         state.version = update.version;
         state.spec = update.spec;
         figure.querySelector(".chart-empty")?.toggleAttribute("hidden", Boolean(update.spec));
@@ -102,8 +102,8 @@
   }
 
   async function poll(figure) {
-    const state = drawn.get(figure);
-    if (!figure.isConnected) { state.embedded?.finalize(); drawn.delete(figure); return; }
+    const state = states.get(figure);
+    if (!figure.isConnected) { state.embedded?.finalize(); states.delete(figure); return; }
     await refresh(figure);
     if (Number(figure.dataset.every)) setTimeout(() => poll(figure), 1000 * Number(figure.dataset.every));
   }
@@ -112,14 +112,14 @@
     const figures = [...root.querySelectorAll("figure.chart")];
     if (root.matches?.("figure.chart")) figures.push(root);
     for (const figure of figures) {
-      if (drawn.has(figure)) continue;
+      if (states.has(figure)) continue;
       const inside = figure.querySelector('script[type="application/json"]');
-      drawn.set(figure, { spec: inside ? JSON.parse(inside.textContent) : null, options: {}, version: "", embedded: null, last: Promise.resolve() });
+      states.set(figure, { spec: inside ? JSON.parse(inside.textContent) : null, options: {}, version: "", embedded: null, last: Promise.resolve() });
       if (inside) { tools(figure); draw(figure); } else if (figure.dataset.source) poll(figure);
     }
   }
 
-  const redraw = () => { for (const figure of drawn.keys()) draw(figure); };
+  const redraw = () => { for (const figure of states.keys()) draw(figure); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let timer = 0, width = innerWidth;
   addEventListener("resize", () => {

@@ -53,19 +53,19 @@ class Aligner:
 
     def __init__(
         self,
-        own: PreTrainedTokenizerBase,
-        other: PreTrainedTokenizerBase,
+        own_tokenizer: PreTrainedTokenizerBase,
+        other_tokenizer: PreTrainedTokenizerBase,
         *,
         own_eos: Collection[int],
         other_eos: Collection[int],
     ) -> None:
         """
         Args:
-            own: the learner's tokenizer.
-            other: the other agent's tokenizer.
+            own_tokenizer: the learner's tokenizer.
+            other_tokenizer: the other agent's tokenizer.
             own_eos, other_eos: ids that end a response of each.
         """
-        self._own, self._other = TokenEnds(own), TokenEnds(other)
+        self._own_ends, self._other_ends = TokenEnds(own_tokenizer), TokenEnds(other_tokenizer)
         self._own_eos, self._other_eos = own_eos, other_eos
 
     def difference(
@@ -89,12 +89,15 @@ class Aligner:
     def _difference(
         self, own_ids: Ids, own_N: NDArray[np.float64], other_ids: Ids, other_M: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        own, other = strip_eos(own_ids, self._own_eos), strip_eos(other_ids, self._other_eos)
-        is_same = self._own.text(own.tolist()) == self._other.text(other.tolist())  # tokenizers may normalise text
-        ends = (self._own.of(own.tolist()), self._other.of(other.tolist())) if is_same else (None, None)
+        own_content, other_content = strip_eos(own_ids, self._own_eos), strip_eos(other_ids, self._other_eos)
+        own_list, other_list = own_content.tolist(), other_content.tolist()
+        is_same = self._own_ends.text(own_list) == self._other_ends.text(other_list)  # tokenizers may normalise text
+        ends = (self._own_ends.of(own_list), self._other_ends.of(other_list)) if is_same else (None, None)
         difference_N = np.zeros(len(own_ids))
-        difference_N[: len(own)] = span_differences(own_N[: len(own)], ends[0], other_M[: len(other)], ends[1])
-        if len(own) < len(own_ids) and len(other) < len(other_ids):
+        difference_N[: len(own_content)] = span_differences(
+            own_N[: len(own_content)], ends[0], other_M[: len(other_content)], ends[1]
+        )
+        if len(own_content) < len(own_ids) and len(other_content) < len(other_ids):
             difference_N[-1] = other_M[-1] - own_N[-1]
         return difference_N
 
@@ -121,12 +124,12 @@ def span_differences(
     """
     if not len(own_N) or not len(other_M):
         return np.zeros(len(own_N))
-    shared = np.empty(0, np.int64)
+    shared_ends = np.empty(0, np.int64)
     own_span_N, other_span_M = np.zeros(len(own_N), np.int64), np.zeros(len(other_M), np.int64)
     if own_ends is not None and other_ends is not None:
-        shared = np.intersect1d(own_ends[:-1], other_ends[:-1])
-        own_span_N, other_span_M = np.searchsorted(shared, own_ends), np.searchsorted(shared, other_ends)
-    size = len(shared) + 1
+        shared_ends = np.intersect1d(own_ends[:-1], other_ends[:-1])
+        own_span_N, other_span_M = np.searchsorted(shared_ends, own_ends), np.searchsorted(shared_ends, other_ends)
+    size = len(shared_ends) + 1
     difference = np.bincount(other_span_M, other_M, size) - np.bincount(own_span_N, own_N, size)
     spread_N: NDArray[np.float64] = (difference / np.maximum(np.bincount(own_span_N, minlength=size), 1))[own_span_N]
     return spread_N

@@ -43,13 +43,13 @@ def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     DeepSeek's `<｜User｜>` lacks the flag. Gemma's line break is an added token too, but ordinary text.
     """
     turns = _turns(tokenizer)
-    added = {
+    added_tokens = {
         str(token): token_id
         for token_id, token in tokenizer.added_tokens_decoder.items()
         if token.special or (_MARK.fullmatch(str(token)) and str(token) in turns)
     }
-    named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
-    return added | named
+    named_tokens = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    return added_tokens | named_tokens
 
 
 def _turns(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -101,8 +101,8 @@ def response_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 def _unspellable_copy(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any]) -> Tokenizer:
     ids = special_token_ids(tokenizer)
     names = {token: unspellable(token_id) for token, token_id in ids.items()}
-    for added in state["added_tokens"]:
-        added["content"] = names.get(added["content"], added["content"])
+    for added_token in state["added_tokens"]:
+        added_token["content"] = names.get(added_token["content"], added_token["content"])
     state["post_processor"] = None
     model = state["model"]
     if isinstance(model["vocab"], dict):

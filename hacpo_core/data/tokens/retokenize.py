@@ -108,9 +108,9 @@ class Retokenizer:
         elif self._eos == "as_text":
             token_ids = self._as_text(source_ids)
         else:
-            encoded = self._encode_with_leading_space(response_texts(responses))
+            ids_of_texts = self._encode_with_leading_space(response_texts(responses))
             token_ids = []
-            for ids, reason, encoded_ids in zip(source_ids, responses.finish_reason, encoded, strict=True):
+            for ids, reason, encoded_ids in zip(source_ids, responses.finish_reason, ids_of_texts, strict=True):
                 content = self._without_control(encoded_ids)
                 num_control_dropped += len(encoded_ids) - len(content)
                 token_ids.append(self._ended(content, ids, reason))
@@ -149,14 +149,14 @@ class Retokenizer:
 
     def _encode_with_leading_space(self, texts: list[str]) -> list[list[int]]:
         """Tokens that decode to the text; one more space in front where the target swallows the first one."""
-        encoded = self._encode(texts)
+        ids_of_texts = self._encode(texts)
         swallowed = [
-            row for row, text in enumerate(texts) if text.startswith(" ") and self._decode(encoded[row]) != text
+            row for row, text in enumerate(texts) if text.startswith(" ") and self._decode(ids_of_texts[row]) != text
         ]
         for row, ids in zip(swallowed, self._encode([" " + texts[row] for row in swallowed]), strict=True):
             if self._decode(ids) == texts[row]:
-                encoded[row] = ids
-        return encoded
+                ids_of_texts[row] = ids
+        return ids_of_texts
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if not texts:

@@ -73,9 +73,9 @@ class StepReader:
         if not ends:
             return Step(len(token_ids), text, None)
         end_at, end = min(ends)
-        wanted = text[:end_at]
+        step_text = text[:end_at]
         counts = range(1, len(token_ids) + 1)
-        num_tokens = counts[bisect_left(counts, True, key=lambda n: text_of(n).startswith(wanted))]
+        num_tokens = counts[bisect_left(counts, True, key=lambda n: text_of(n).startswith(step_text))]
         return Step(num_tokens, text_of(num_tokens), end)
 
     @cached_property

@@ -74,7 +74,7 @@ def has_operators() -> bool:
 class OneDnnLinear(nn.Linear):
     """A linear layer computed as a convolution, with the same parameters and autograd's gradients."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the name in nn.Linear
         """See `nn.Linear`. Only multiples of 16 rows (the product of all dimensions but the last) use the fast path."""
         rows = input.numel() // self.in_features
         is_slower = rows % IMAGES != 0 or rows * self.weight.numel() < MIN_CONVOLVED

@@ -33,7 +33,7 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.deepspeed.settings import zero_settings
 from hacpo_core.engines.deepspeed.zero_state import ZeroState
-from hacpo_core.engines.learning.learner import BaseLearner, Stepped, Totals, own_and_cross
+from hacpo_core.engines.learning.learner import BaseLearner, OptimizerStep, Totals, own_and_cross
 from hacpo_core.engines.learning.optimizer import adamw
 from hacpo_core.engines.learning.outcomes import RowOutcomes
 from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
@@ -189,17 +189,17 @@ class DeepspeedLearner(BaseLearner):
     ) -> Ragged:
         """As `BaseLearner`, on every rank."""
         shares = self._deal(rows)
-        own = super()._scored(rows.take(shares[self._rank]), read, temperature=temperature)
+        own_values = super()._scored(rows.take(shares[self._rank]), read, temperature=temperature)
         with torch.no_grad():
             for _ in range(self._missing_passes(rows, shares)):
                 self._score_nothing()
-        return Ragged.joined(all_ranks(own)).take(_inverse(shares))
+        return Ragged.joined(all_ranks(own_values)).take(_inverse(shares))
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
         """As `logprobs`, but each rank passes its own rows; all ranks score all of them together."""
-        asked: list[TokenRows] = all_ranks(rows)
-        before = sum(len(part) for part in asked[: self._rank])
-        return self.logprobs(TokenRows.joined(asked)).take(range(before, before + len(rows)))
+        rows_of_ranks: list[TokenRows] = all_ranks(rows)
+        num_before = sum(len(part) for part in rows_of_ranks[: self._rank])
+        return self.logprobs(TokenRows.joined(rows_of_ranks)).take(range(num_before, num_before + len(rows)))
 
     def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
         shares = self._deal(rows.tokens)
@@ -207,14 +207,14 @@ class DeepspeedLearner(BaseLearner):
         totals = super().accumulate(rows.take(share), objective, update)
         for _ in range(self._missing_passes(rows.tokens, shares)):
             self.backward(self._score_nothing())
-        mine = replace(totals, outcomes=replace(totals.outcomes, row_B=share[totals.outcomes.row_B]))
-        parts: list[Totals] = all_ranks(mine)
-        everywhere = RowOutcomes.joined([part.outcomes for part in parts])
+        share_totals = replace(totals, outcomes=replace(totals.outcomes, row_B=share[totals.outcomes.row_B]))
+        parts: list[Totals] = all_ranks(share_totals)
+        outcomes = RowOutcomes.joined([part.outcomes for part in parts])
         order = [row for group in self._passes(rows.tokens) for row in group]  # in one process's order
         return Totals(
-            own=sum(part.own for part in parts),
-            cross=sum(part.cross for part in parts),
-            outcomes=everywhere.take(np.argsort(everywhere.row_B)[order]),
+            own_objective=sum(part.own_objective for part in parts),
+            cross_objective=sum(part.cross_objective for part in parts),
+            outcomes=outcomes.take(np.argsort(outcomes.row_B)[order]),
         )
 
     def _passes(self, rows: TokenRows) -> list[list[int]]:
@@ -275,7 +275,7 @@ class DeepspeedLearner(BaseLearner):
         self._norm = float(clip_grad_norm_(self._adamw.param_groups[0]["params"], self._config.max_grad_norm))
         self._check_norm(self._norm)
 
-    def optimizer_step(self) -> Stepped:
+    def optimizer_step(self) -> OptimizerStep:
         rate = self._rate()
         for group in self._adamw.param_groups:
             group["lr"] = rate
@@ -285,7 +285,7 @@ class DeepspeedLearner(BaseLearner):
         self._check_norm(norm)
         self.num_updates += 1
         self._is_policy_current = False
-        return Stepped(norm, rate)
+        return OptimizerStep(norm, rate)
 
     # --- whole weights and optimizer state ---
 

@@ -26,19 +26,19 @@ class ZeroState:
     """Reads and sets the tensors that DeepSpeed shards."""
 
     def __init__(
-        self, named: Mapping[str, nn.Parameter], engine: Any, adamw: torch.optim.AdamW, *, stage: int, utils: Any
+        self, parameters: Mapping[str, nn.Parameter], engine: Any, adamw: torch.optim.AdamW, *, stage: int, utils: Any
     ) -> None:
         """
         Args:
-            named: the model's trained parameters.
+            parameters: the model's trained parameters.
             engine: DeepSpeed's engine.
             adamw: the engine's optimizer.
             stage: ZeRO's.
             utils: the module deepspeed.utils.
         """
-        self.trainable, self._optimizer, self._adamw = named, engine.optimizer, adamw
+        self.trainable, self._optimizer, self._adamw = parameters, engine.optimizer, adamw
         self._stage, self._utils = stage, utils
-        self._is_narrow = any(parameter.dtype != torch.float32 for parameter in named.values())
+        self._is_narrow = any(parameter.dtype != torch.float32 for parameter in parameters.values())
         self._device = engine.device
 
     def weight(self, name: str) -> Tensor:
@@ -121,8 +121,8 @@ class ZeroState:
                 utils.safe_set_full_optimizer_state(parameter, value, key)
         else:  # the last rank's shard is padded with zeros
             size: int = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
-            padded = nn.functional.pad(value.flatten(), (0, size * dist.get_world_size() - value.numel()))
-            part = padded[dist.get_rank() * size :][:size]
+            padded_value = nn.functional.pad(value.flatten(), (0, size * dist.get_world_size() - value.numel()))
+            part = padded_value[dist.get_rank() * size :][:size]
             if key is None:
                 utils.safe_set_local_fp32_param(parameter, part)
             else:

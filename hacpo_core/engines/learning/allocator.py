@@ -35,12 +35,12 @@ def use_expandable_segments(engine: EngineConfig) -> None:
 @contextmanager
 def plain_segments_in_children() -> Iterator[None]:
     """Keep the setting of `use_expandable_segments` from processes that are started in the block."""
-    chosen = None if _has_users_choice() else os.environ.pop(VARIABLE, None)
+    earlier_setting = None if _has_users_choice() else os.environ.pop(VARIABLE, None)
     try:
         yield
     finally:
-        if chosen is not None:
-            os.environ[VARIABLE] = chosen
+        if earlier_setting is not None:
+            os.environ[VARIABLE] = earlier_setting
 
 
 @cache

@@ -33,8 +33,8 @@ class EntropyControl:
     @classmethod
     def of(cls, objective: Objective, state: State) -> EntropyControl:
         """Continues from the state that a step before committed."""
-        stored: Mapping[str, Any] | None = state.get(KEY)
-        return cls(objective, objective.entropy_coef) if stored is None else cls(objective, **stored)
+        saved: Mapping[str, Any] | None = state.get(KEY)
+        return cls(objective, objective.entropy_coef) if saved is None else cls(objective, **saved)
 
     @property
     def weighted(self) -> Objective:
@@ -42,9 +42,9 @@ class EntropyControl:
         target = self.objective.entropy_target
         if target is None:
             return self.objective
-        measured = math.inf if self.entropy is None else self.entropy
-        applied = algo.entropy.applied_coefficient(self.coefficient, measured, target=target)
-        return replace(self.objective, entropy_coef=applied)
+        entropy = math.inf if self.entropy is None else self.entropy
+        coefficient = algo.entropy.applied_coefficient(self.coefficient, entropy, target=target)
+        return replace(self.objective, entropy_coef=coefficient)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -53,19 +53,19 @@ class EntropyControl:
             return {}
         return {KEY: {"coefficient": self.coefficient, "entropy": self.entropy}}
 
-    def after(self, rows: Minibatch, seen: RowOutcomes) -> EntropyControl:
+    def after(self, rows: Minibatch, outcomes: RowOutcomes) -> EntropyControl:
         """The weight for the next update, from what this one saw of its rows; the same if none was the learner's."""
-        objective, num_tokens_B = self.objective, rows.tokens.responses.lengths[seen.row_B]
-        num_tokens_B = num_tokens_B * (rows.kind_B[seen.row_B] != RowKind.FOREIGN)
+        objective, num_tokens_B = self.objective, rows.tokens.responses.lengths[outcomes.row_B]
+        num_tokens_B = num_tokens_B * (rows.kind_B[outcomes.row_B] != RowKind.FOREIGN)
         if objective.entropy_target is None or not num_tokens_B.any():
             return self
-        entropy = float((num_tokens_B * seen.columns["entropy"]).sum() / num_tokens_B.sum())
+        entropy = float((num_tokens_B * outcomes.columns["entropy"]).sum() / num_tokens_B.sum())
         coefficient = algo.entropy.adapted_coefficient(
             self.coefficient,
             entropy,
             target=objective.entropy_target,
             step=objective.entropy_step,
-            highest=objective.max_entropy_coef,
+            max_coefficient=objective.max_entropy_coef,
         )
         return EntropyControl(objective, coefficient, entropy)
 

@@ -56,21 +56,25 @@ class Totals:
     In J_hete, rows whose gradient clipping set to 0 count as 0.
     """
 
-    own: float
-    cross: float
+    own_objective: float
+    cross_objective: float
     outcomes: RowOutcomes
 
     @classmethod
     def joined(cls, parts: Sequence[Totals], row_B: Sequence[NDArray[np.int64]]) -> Totals:
         """Totals of a mini-batch from those of parts of it, whose rows are at `row_B`."""
-        placed = [
+        outcomes = [
             replace(part.outcomes, row_B=at_B[part.outcomes.row_B]) for part, at_B in zip(parts, row_B, strict=True)
         ]
-        return cls(sum(part.own for part in parts), sum(part.cross for part in parts), RowOutcomes.joined(placed))
+        return cls(
+            sum(part.own_objective for part in parts),
+            sum(part.cross_objective for part in parts),
+            RowOutcomes.joined(outcomes),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class OptimizerStep:
     """Gradient norm before clipping, and the learning rate of the step."""
 
     grad_norm: float
@@ -200,7 +204,7 @@ class BaseLearner(ABC):
         objective: Objective,
         *,
         measures_cosine: bool,
-        planned: range | None = None,
+        planned_updates: range | None = None,
         recomputes_own: bool = False,
         num_iterations: int = 1,
         objective_state: State | None = None,
@@ -211,8 +215,8 @@ class BaseLearner(ABC):
             minibatches: rows of each update.
             objective: the method's.
             measures_cosine: measure the cosine between the gradients of J_homo and J_hete at the first update.
-            planned: the updates that the schedule of the learning rate has for this step; None: as many as are made,
-                after those of the earlier steps.
+            planned_updates: the updates that the schedule of the learning rate has for this step; None: as many as are
+                made, after those of the earlier steps.
             recomputes_own: take the old log-probabilities of own rows from the same passes that train them, in the
                 first update from the pass itself, for the others from a pass before it; otherwise use those of the
                 rows. Own rows then have passes without other rows.
@@ -227,48 +231,50 @@ class BaseLearner(ABC):
         control = EntropyControl.of(objective, objective_state or {})
         state = without_control(objective_state or {})
         if objective.reads_first_ratios:
-            first = first_log_ratios(minibatches, self.logprobs)
-            centers, state = checked_log_centers(objective, first, state)
+            first_ratios = first_log_ratios(minibatches, self.logprobs)
+            centers, state = checked_log_centers(objective, first_ratios, state)
             minibatches = [with_log_centers(minibatch, centers) for minibatch in minibatches]
-        live = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
-        passed = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live, strict=True)]
+        live_rows = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
+        training_rows = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live_rows, strict=True)]
         if recomputes_own:  # further iterations read the first mini-batch's old values again, so these need a pass, too
-            passed = [
+            training_rows = [
                 replace(rows, old_is_current=True) if m == 0 and num_iterations == 1 else self._with_own_old(rows)
-                for m, rows in enumerate(passed)
+                for m, rows in enumerate(training_rows)
             ]
         self.model.train(self._checkpoints)
         outcomes: list[MinibatchOutcome] = []
-        rows_seen: list[RowOutcomes] = []
+        row_outcomes: list[RowOutcomes] = []
         num_updates = num_iterations * len(minibatches)
-        planned = planned or range(self.num_updates, self.num_updates + num_updates)
-        for m, (minibatch, rows, live_B) in enumerate(num_iterations * [*zip(minibatches, passed, live, strict=True)]):
-            self._position = planned.start + m * len(planned) / num_updates
+        planned_updates = planned_updates or range(self.num_updates, self.num_updates + num_updates)
+        for m, (minibatch, rows, live_B) in enumerate(
+            num_iterations * [*zip(minibatches, training_rows, live_rows, strict=True)]
+        ):
+            self._position = planned_updates.start + m * len(planned_updates) / num_updates
             if objective.selects_tokens:
                 rows = replace(rows, min_entropy=self._min_entropy(minibatch, objective.top_entropy_share))
-            weighted = control.weighted
-            cosine = self._gradient_cosine(rows, weighted, m) if measures_cosine and m == 0 else None
+            weighted_objective = control.weighted
+            cosine = self._gradient_cosine(rows, weighted_objective, m) if measures_cosine and m == 0 else None
             accumulate = self._accumulate_apart if recomputes_own else self.accumulate
-            totals = accumulate(rows, weighted, m)
-            stepped = self.optimizer_step()
+            totals = accumulate(rows, weighted_objective, m)
+            optimizer_step = self.optimizer_step()
             control = control.after(rows, totals.outcomes)
-            rows_seen.append(replace(totals.outcomes, row_B=live_B[totals.outcomes.row_B]))
+            row_outcomes.append(replace(totals.outcomes, row_B=live_B[totals.outcomes.row_B]))
             outcomes.append(
                 MinibatchOutcome(
                     update=m,
-                    own_objective=totals.own,
-                    cross_objective=totals.cross,
-                    grad_norm=stepped.grad_norm,
-                    learning_rate=stepped.learning_rate,
+                    own_objective=totals.own_objective,
+                    cross_objective=totals.cross_objective,
+                    grad_norm=optimizer_step.grad_norm,
+                    learning_rate=optimizer_step.learning_rate,
                     num_rows=len(minibatch),
                     num_skipped=len(minibatch) - len(rows),
                     num_trained_tokens=rows.num_tokens,
                     gradient_cosine=cosine,
-                    entropy_coef=weighted.entropy_coef if objective.has_entropy_bonus else None,
+                    entropy_coef=weighted_objective.entropy_coef if objective.has_entropy_bonus else None,
                 )
             )
         self.model.eval()
-        rows_joined = RowOutcomes.joined([RowOutcomes.none(), *rows_seen])
+        rows_joined = RowOutcomes.joined([RowOutcomes.none(), *row_outcomes])
         return UpdateOutcome(tuple(outcomes), rows_joined, centers, {**state, **control.state})
 
     def _has_gradient(self, rows: Minibatch, objective: Objective) -> NDArray[np.bool_]:
@@ -283,10 +289,10 @@ class BaseLearner(ABC):
 
     def _min_entropy(self, minibatch: Minibatch, share: float) -> float:
         """Entropy from which a mini-batch's own tokens train. Rows without advantage count, whether passed or not."""
-        own = minibatch.take(np.flatnonzero(minibatch.kind_B != RowKind.FOREIGN))
-        if not len(own):
+        own_rows = minibatch.take(np.flatnonzero(minibatch.kind_B != RowKind.FOREIGN))
+        if not len(own_rows):
             return -math.inf
-        entropy_N = self.entropies(own.tokens).value_N
+        entropy_N = self.entropies(own_rows.tokens).value_N
         self.model.train(self._checkpoints)
         return algo.entropy.top_share_threshold(entropy_N, share)
 
@@ -324,9 +330,9 @@ class BaseLearner(ABC):
         outcomes = [RowOutcomes.none()]
         has_bonus = objective.entropy_coef > 0
         for positions, scores in self._score_groups(head, rows.tokens, has_entropy_gradient=has_bonus):
-            taken = rows.take(positions)
-            value_B, columns = self._values(taken, scores, objective, update)
-            is_foreign_B = torch.from_numpy(taken.kind_B == RowKind.FOREIGN).to(value_B.device)
+            part = rows.take(positions)
+            value_B, columns = self._values(part, scores, objective, update)
+            is_foreign_B = torch.from_numpy(part.kind_B == RowKind.FOREIGN).to(value_B.device)
             own, cross_B = torch.where(is_foreign_B, 0.0, value_B).sum(), torch.where(is_foreign_B, value_B, 0.0)
             differentiate(own + cross_B.sum())
             own_value += float(own.detach())
@@ -374,15 +380,17 @@ class BaseLearner(ABC):
         own_rows, cross_rows = own_and_cross(rows)
         if not len(own_rows) or not len(cross_rows):
             return None
-        own = self._gradient(own_rows, objective, update)
-        own_norm = math.sqrt(sum(_dot(g, g) for g in own.values()))
-        own = {name: gradient.cpu() for name, gradient in own.items()}
-        cross = self._gradient(cross_rows, objective, update)
-        cross_norm = math.sqrt(sum(_dot(g, g) for g in cross.values()))
+        own_gradient = self._gradient(own_rows, objective, update)
+        own_norm = math.sqrt(sum(_dot(g, g) for g in own_gradient.values()))
+        own_gradient = {name: gradient.cpu() for name, gradient in own_gradient.items()}
+        cross_gradient = self._gradient(cross_rows, objective, update)
+        cross_norm = math.sqrt(sum(_dot(g, g) for g in cross_gradient.values()))
         if min(own_norm, cross_norm) == 0.0:
             return None
         # Sum in the parameters' order: a set's order differs between processes, and with it the last bits of the sum.
-        return sum(_dot(own[name], cross[name]) for name in own if name in cross) / (own_norm * cross_norm)
+        return sum(
+            _dot(own_gradient[name], cross_gradient[name]) for name in own_gradient if name in cross_gradient
+        ) / (own_norm * cross_norm)
 
     def _rate(self) -> float:
         """Learning rate of the next update."""
@@ -412,7 +420,7 @@ class BaseLearner(ABC):
         """Unsharded gradient of the objective of these rows, by parameter name; parameters without one are left out."""
 
     @abstractmethod
-    def optimizer_step(self) -> Stepped:
+    def optimizer_step(self) -> OptimizerStep:
         """Clip the gradient and update the weights."""
 
     @abstractmethod

@@ -87,7 +87,7 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def compare(recorded: UpdateTrace, repeated: UpdateTrace) -> Replay:
+def compare(recorded_trace: UpdateTrace, repeated_trace: UpdateTrace) -> Replay:
     """Compare a repeated update with the recorded one.
 
         exact      the digests of the weights after it are equal
@@ -98,14 +98,14 @@ def compare(recorded: UpdateTrace, repeated: UpdateTrace) -> Replay:
     Updates are compared rather than weights, because after a replay that was only near, the next one starts from
     different weights.
     """
-    step = _difference(recorded.before, recorded.after)
-    other = _difference(repeated.before, repeated.after)
-    length, gap = math.hypot(*step), math.dist(step, other)
-    distance = gap / length if length > 0 else (0.0 if gap == 0 else math.inf)
-    if recorded.digest == repeated.digest:
-        return Replay("exact", distance, repeated.digest)
-    may_differ = recorded.setup != repeated.setup or not repeated.setup.is_exact
-    return Replay("near" if may_differ and distance <= NEAR_SHARE else "different", distance, repeated.digest)
+    recorded_step = _difference(recorded_trace.before, recorded_trace.after)
+    repeated_step = _difference(repeated_trace.before, repeated_trace.after)
+    length, step_distance = math.hypot(*recorded_step), math.dist(recorded_step, repeated_step)
+    distance = step_distance / length if length > 0 else (0.0 if step_distance == 0 else math.inf)
+    if recorded_trace.digest == repeated_trace.digest:
+        return Replay("exact", distance, repeated_trace.digest)
+    may_differ = recorded_trace.setup != repeated_trace.setup or not repeated_trace.setup.is_exact
+    return Replay("near" if may_differ and distance <= NEAR_SHARE else "different", distance, repeated_trace.digest)
 
 
 def _difference(before: Fingerprint, after: Fingerprint) -> list[float]:

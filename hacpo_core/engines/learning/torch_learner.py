@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.learning.learner import BaseLearner, Stepped
+from hacpo_core.engines.learning.learner import BaseLearner, OptimizerStep
 from hacpo_core.engines.learning.offload import move_data, move_state, release_unused
 from hacpo_core.engines.learning.optimizer import adamw
 from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
@@ -90,7 +90,7 @@ class TorchLearner(BaseLearner):
         for master in self.masters.values():
             master.grad = None
 
-    def optimizer_step(self) -> Stepped:
+    def optimizer_step(self) -> OptimizerStep:
         """Clip, update, and copy master weights into the model."""
         rate = self._rate()
         for name, trained in self._trained.items():
@@ -109,7 +109,7 @@ class TorchLearner(BaseLearner):
                 self.trainable[name].copy_(master)
         self._zero_gradients()
         self.num_updates += 1
-        return Stepped(norm, rate)
+        return OptimizerStep(norm, rate)
 
     def offload(self, *, weights: bool = False) -> None:
         """Move optimizer states and master weights to host memory, and with `weights` all weights; drop gradients.

@@ -41,15 +41,15 @@ class Fingerprint:
     projections: tuple[float, ...]
 
 
-def fingerprint(named: Iterable[tuple[str, Tensor]]) -> Fingerprint:
+def fingerprint(named_tensors: Iterable[tuple[str, Tensor]]) -> Fingerprint:
     """Identity of tensors by their names, shapes, dtypes and bits.
 
     Args:
-        named: tensors in the order of their names; they are processed one at a time, on their device.
+        named_tensors: tensors in the order of their names; they are processed one at a time, on their device.
     """
     text = hashlib.sha256()
     projections_J = torch.zeros(NUM_PROJECTIONS, dtype=torch.float64)
-    for name, tensor in named:
+    for name, tensor in named_tensors:
         label = f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode()
         sums, projected_J = _sums(tensor.detach().contiguous().flatten(), seed=_seed(name))
         text.update(label + b"".join(value.to_bytes(8, "little", signed=True) for value in sums))
@@ -63,7 +63,7 @@ def _seed(name: str) -> int:
 
 def _sums(value_N: Tensor, *, seed: int) -> tuple[tuple[int, int], Tensor]:
     """Two sums modulo 2^64 of a hash of each weight's bits and position, and the projections."""
-    total, weighted = 0, 0
+    total, weighted_total = 0, 0
     projections_J = torch.zeros(NUM_PROJECTIONS, dtype=torch.float64)
     chunk = CHUNK[value_N.device.type]
     for start in range(0, len(value_N), chunk):
@@ -75,8 +75,8 @@ def _sums(value_N: Tensor, *, seed: int) -> tuple[tuple[int, int], Tensor]:
         projections_J += signed_N.view(rows, NUM_PROJECTIONS).sum(dim=0).cpu()
         hash_N = _hashed(key_N + part_N.view(_INTEGERS[part_N.element_size()]))
         total += int(hash_N.sum())
-        weighted += int(hash_N.mul_(key_N).sum())
-    return (_wrapped(total), _wrapped(weighted)), projections_J
+        weighted_total += int(hash_N.mul_(key_N).sum())
+    return (_wrapped(total), _wrapped(weighted_total)), projections_J
 
 
 def _hashed(value_N: Tensor) -> Tensor:

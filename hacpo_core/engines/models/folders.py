@@ -74,7 +74,7 @@ def _file_in_package(path: str, field: str) -> Path:
         raise ModelError(f"{field}: the package {package} is not installed; install it, or set another path")
     folder = Path(next(iter(spec.submodule_search_locations)))
     if not (folder / file).exists():
-        models = ", ".join(sorted(each.name for each in folder.glob("*.gguf"))) or "no .gguf file"
+        models = ", ".join(sorted(model_file.name for model_file in folder.glob("*.gguf"))) or "no .gguf file"
         raise ModelError(f"{field}: the package {package} has no {file}; it has {models}")
     return folder / file
 

@@ -126,9 +126,11 @@ def load_model(
             f"{folder}: the model cannot be loaded ({first_line(error)}); copy or save it again"
         ) from error
     model, info = loaded
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ModelError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; save the model again")
+    missing_keys = sorted(info["missing_keys"])
+    if missing_keys:
+        raise ModelError(
+            f"{folder}: {len(missing_keys)} weights are missing, such as {missing_keys[0]}; save the model again"
+        )
     disable_noise(model)
     _fix_tied_embeddings(model, folder)
     _fix_generation_settings(model, folder)
@@ -144,12 +146,12 @@ def _fix_tied_embeddings(model: PreTrainedModel, folder: Path) -> None:
     would obey it and drop one of them.
     """
     inputs, outputs = model.get_input_embeddings(), model.get_output_embeddings()
-    configs = [each for each in (model.config, model.config.get_text_config()) if getattr(each, TIES, False)]
+    configs = [config for config in (model.config, model.config.get_text_config()) if getattr(config, TIES, False)]
     if not configs or outputs is None or inputs.weight is outputs.weight:
         return
     _log.warning("%s: %s is true, but input and output embeddings differ; they are trained as two", folder, TIES)
-    for each in configs:
-        setattr(each, TIES, False)
+    for config in configs:
+        setattr(config, TIES, False)
 
 
 def _fix_generation_settings(model: PreTrainedModel, folder: Path) -> None:

@@ -125,7 +125,7 @@ def base_head(model: PreTrainedModel, *, is_wide: bool = False) -> BaseHead:
     return BaseHead(head.model, head.is_linear, head.is_wide)
 
 
-def merged_parts(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[TensorPart]:
+def merged_parts(model: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[TensorPart]:
     """Weights with the adapters merged, under their names without adapters; each is computed when it is read.
 
     Sums are computed in fp32 and rounded once, and the model does not change. Without adapters, the weights are passed
@@ -133,10 +133,10 @@ def merged_parts(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Itera
 
     Args:
         model: with or without adapters.
-        named: its named parameters or state.
+        named_tensors: its named parameters or state.
     """
     layers = _adapted_layers(model)
-    for name, tensor in named:
+    for name, tensor in named_tensors:
         if ".lora_A." in name or ".lora_B." in name:
             continue
         owner, mark, leaf = name.partition(".base_layer.")
@@ -144,9 +144,9 @@ def merged_parts(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Itera
         yield TensorPart(f"{owner}.{leaf}" if mark else name, tensor.dtype, tuple(tensor.shape), read)
 
 
-def merged_weights(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(model: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors of `merged_parts`, read one at a time."""
-    return ((part.name, part.read()) for part in merged_parts(model, named))
+    return ((part.name, part.read()) for part in merged_parts(model, named_tensors))
 
 
 @torch.no_grad()

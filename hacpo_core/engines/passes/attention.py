@@ -99,13 +99,13 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part_THK: Tensor, rows: RowPlaces, is_query: bool) -> Tensor:
         ctx.rows, ctx.is_query, ctx.num_tokens = rows, is_query, len(part_THK)
-        spread: Tensor = part_THK.index_select(0, rows.token_P)
-        return spread
+        part_PHK: Tensor = part_THK.index_select(0, rows.token_P)
+        return part_PHK
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         rows, grad = ctx.rows, grads[0]
-        grad_THK = _picked(grad, rows.home_T, ctx.num_tokens)
+        grad_THK = _home_values(grad, rows.home_T, ctx.num_tokens)
         if ctx.is_query:  # the outputs of a prompt's copies are discarded
             return grad_THK, None, None
         # Sum in fp32: a GPU accumulates in the tensor's dtype, and in bf16 a sum over many rows would lose small terms.
@@ -119,7 +119,7 @@ class _Collect(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, attended: Tensor, rows: RowPlaces, num_tokens: int) -> Tensor:
         ctx.rows, ctx.shape = rows, attended.shape
-        return _picked(attended, rows.home_T, num_tokens)
+        return _home_values(attended, rows.home_T, num_tokens)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -128,9 +128,9 @@ class _Collect(torch.autograd.Function):
         return grad_THK.new_zeros(ctx.shape).index_copy_(0, home_T, grad_THK), None, None
 
 
-def _picked(places: Tensor, home_T: Tensor, num_tokens: int) -> Tensor:
+def _home_values(places: Tensor, home_T: Tensor, num_tokens: int) -> Tensor:
     """For each token, the value at its home position; 0 for padding tokens at the end."""
-    picked = places.new_empty(num_tokens, *places.shape[1:])
-    torch.index_select(places, 0, home_T, out=picked[: len(home_T)])
-    picked[len(home_T) :] = 0
-    return picked
+    value_THK = places.new_empty(num_tokens, *places.shape[1:])
+    torch.index_select(places, 0, home_T, out=value_THK[: len(home_T)])
+    value_THK[len(home_T) :] = 0
+    return value_THK

@@ -92,7 +92,7 @@ def forward_passes(
     """
     for group in row_groups(rows, layout=layout, max_tokens=max_tokens):
         part = rows.take(group)
-        yield _padded(part, group) if layout == "padded" else _shared(part, group, filled_length)
+        yield _padded_pass(part, group) if layout == "padded" else _shared_pass(part, group, filled_length)
 
 
 def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[int]]:
@@ -132,14 +132,14 @@ def _packed_groups(rows: TokenRows, order: Sequence[int], max_tokens: int) -> li
     num_tokens = num_row_tokens = 0
     for row in order:
         u, length = int(rows.prompt_B[row]), int(rows.lengths_B[row]) - 1
-        added = length - len(rows.prompts[u]) if u in prompts else length
-        fits = num_tokens + added <= max_tokens and num_row_tokens + length <= max_row_tokens
+        num_added = length - len(rows.prompts[u]) if u in prompts else length
+        fits = num_tokens + num_added <= max_tokens and num_row_tokens + length <= max_row_tokens
         if not groups or not fits:
             groups.append([])
-            prompts, num_tokens, num_row_tokens, added = set(), 0, 0, length
+            prompts, num_tokens, num_row_tokens, num_added = set(), 0, 0, length
         groups[-1].append(row)
         prompts.add(u)
-        num_tokens, num_row_tokens = num_tokens + added, num_row_tokens + length
+        num_tokens, num_row_tokens = num_tokens + num_added, num_row_tokens + length
     return groups
 
 
@@ -154,7 +154,7 @@ def _blocks(lengths: Sequence[int]) -> list[list[int]]:
     return blocks
 
 
-def _padded(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
+def _padded_pass(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
     lengths_B = rows.lengths_B
     input_BT = np.zeros((len(rows), int(lengths_B.max())), np.int64)
     columns = []
@@ -169,7 +169,7 @@ def _padded(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
     )
 
 
-def _shared(rows: TokenRows, positions: Sequence[int], filled_length: Callable[[int], int] | None) -> ForwardPass:
+def _shared_pass(rows: TokenRows, positions: Sequence[int], filled_length: Callable[[int], int] | None) -> ForwardPass:
     lengths = (rows.lengths_B - 1).tolist()
     blocks = [(block, lengths[block[0]]) for block in _blocks(lengths)]
     place_R, num_places = np.empty(len(rows), np.int64), 0

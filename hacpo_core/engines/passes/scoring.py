@@ -117,9 +117,9 @@ def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHea
         probe_BT = torch.arange(4, device=device)[None] % text.vocab_size
         with torch.no_grad():
             expected = model(input_ids=probe_BT, use_cache=False).logits.float()
-            got = head(model.base_model(input_ids=probe_BT, use_cache=False).last_hidden_state).float()
+            product = head(model.base_model(input_ids=probe_BT, use_cache=False).last_hidden_state).float()
         # nan weights say nothing about the head (equal_nan); sampling and training report them.
-        is_linear = bool(torch.allclose(got, expected, rtol=1e-2, atol=1e-3, equal_nan=True))
+        is_linear = bool(torch.allclose(product, expected, rtol=1e-2, atol=1e-3, equal_nan=True))
     if not is_linear and is_wide:
         raise EngineError(
             f"engine.head_dtype: got float32, but {type(model).__name__} has no plain linear head; set it to same"
@@ -177,15 +177,15 @@ def _why_not_shared(head: ScoringHead) -> str | None:
         return torch.cat([pieces[row] for row in range(len(lengths))])
 
     with torch.no_grad():
-        alone_N = scores_N("padded")
+        padded_N = scores_N("padded")
         try:
-            off = float((scores_N("shared_prompts") - alone_N).abs().mean())
-            leak = float((scores_N("shared_prompts", is_leaky=True) - alone_N).abs().mean())
+            difference = float((scores_N("shared_prompts") - padded_N).abs().mean())
+            leaky_difference = float((scores_N("shared_prompts", is_leaky=True) - padded_N).abs().mean())
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001  classes written for padded rows may raise anything
             return f"{name} does not support shared_prompts ({first_line(error)})"
     share = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
-    if off <= 1e-5 + share * leak:
+    if difference <= 1e-5 + share * leaky_difference:
         return None
-    return f"{name} scores rows differently with shared_prompts (off by {off:.1e} nats on average)"
+    return f"{name} scores rows differently with shared_prompts (off by {difference:.1e} nats on average)"

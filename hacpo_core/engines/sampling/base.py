@@ -54,16 +54,16 @@ class Sampled:
     @classmethod
     def merged(cls, parts: Sequence[Sampled], rows: Sequence[Sequence[int]]) -> Sampled:
         """Merge the results of at least one call; `rows` are the positions of each part's responses in the result."""
-        places = np.concatenate([np.asarray(each, np.int64) for each in rows])
+        places = np.concatenate([np.asarray(positions, np.int64) for positions in rows])
         if len(parts) == 1 and (np.diff(places) > 0).all():
             return parts[0]
-        back = np.argsort(places)
+        order = np.argsort(places)
         counts = [part.token_ids.lengths if part.num_sampled_R is None else part.num_sampled_R for part in parts]
         return cls(
-            Ragged.joined([part.token_ids for part in parts]).take(back),
-            Ragged.joined([part.logprobs for part in parts]).take(back),
-            np.concatenate([part.is_cut_R for part in parts])[back],
-            None if all(part.num_sampled_R is None for part in parts) else np.concatenate(counts)[back],
+            Ragged.joined([part.token_ids for part in parts]).take(order),
+            Ragged.joined([part.logprobs for part in parts]).take(order),
+            np.concatenate([part.is_cut_R for part in parts])[order],
+            None if all(part.num_sampled_R is None for part in parts) else np.concatenate(counts)[order],
         )
 
 

@@ -73,14 +73,14 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
         return ModelDecoder(model, has_wide_head=has_wide_head)
 
     try:
-        own = [_decoded(general(), trial, padding=padding, device=model.device) for padding in (0, 3)]
-        own.append(_full_passes(ModelDecoder(model, has_wide_head=has_wide_head), trial, device=model.device))
+        references = [_decoded(general(), trial, padding=padding, device=model.device) for padding in (0, 3)]
+        references.append(_full_passes(ModelDecoder(model, has_wide_head=has_wide_head), trial, device=model.device))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise ModelError(f"{name} cannot be sampled token by token ({first_line(error)}); {_REMEDY}") from error
-    noise = max(_difference(one, other) for one, other in itertools.combinations(own, 2))
-    size = float(own[0].abs().mean())
+    noise = max(_difference(one, other) for one, other in itertools.combinations(references, 2))
+    size = float(references[0].abs().mean())
     if math.isnan(size):
         raise ModelError(
             f"{name}: got nan logits, so its weights contain nan or infinity; save the model again or, if training "
@@ -94,7 +94,7 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
 
     why = why_unsupported(model) if is_switched_on() else "engine.speedups is false"
     if why is None:
-        difference = _difference(_decoded(fast(), trial, padding=0, device=model.device), own[0])
+        difference = _difference(_decoded(fast(), trial, padding=0, device=model.device), references[0])
         tolerance = max(NOISE_FACTOR * noise, eps * size)
         if difference <= tolerance:
             return fast
@@ -125,18 +125,19 @@ def _decoded(decoder: Decoder, trial: _Trial, *, padding: int, device: torch.dev
         device: of the model.
     """
     longest = max(map(len, trial.prompts)) + padding
-    padded = [[0] * (longest - len(prompt)) + list(prompt) for prompt in trial.prompts]
+    prompt_ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in trial.prompts]
     mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in trial.prompts]
     prompts = [prompt for prompt, _ in trial.rows]
     logits = [
         decoder.start(
-            *(torch.tensor(values, device=device) for values in (padded, mask, prompts)), max_tokens=trial.num_tokens
+            *(torch.tensor(values, device=device) for values in (prompt_ids, mask, prompts)),
+            max_tokens=trial.num_tokens,
         )
     ]
     for t in range(trial.num_tokens):
-        before, rows = trial.rows_at(t - 1), trial.rows_at(t)
-        if len(rows) < len(before):
-            decoder.keep(torch.tensor([before.index(row) for row in rows], device=device))
+        earlier_rows, rows = trial.rows_at(t - 1), trial.rows_at(t)
+        if len(rows) < len(earlier_rows):
+            decoder.keep(torch.tensor([earlier_rows.index(row) for row in rows], device=device))
         logits.append(decoder.extend(torch.tensor([trial.rows[row][1][t] for row in rows], device=device)))
     return torch.cat(logits).float().log_softmax(dim=1)
 

@@ -109,9 +109,9 @@ class LlamaDecoder:
         self._sine_TK = torch.cat([-sine_1TK[0, :, :half], sine_1TK[0, :, half:]], dim=1)
         self._hidden_B11T: Tensor | None = None
         if bool((mask_UT == 0).any()):
-            blank = torch.zeros(len(prompt_B), self._limit, dtype=self._cache[0].dtype, device=input_UT.device)
-            blank[:, : self._length].masked_fill_(mask_UT[prompt_B] == 0, -torch.inf)
-            self._hidden_B11T = blank[:, None, None]
+            hidden_BT = torch.zeros(len(prompt_B), self._limit, dtype=self._cache[0].dtype, device=input_UT.device)
+            hidden_BT[:, : self._length].masked_fill_(mask_UT[prompt_B] == 0, -torch.inf)
+            self._hidden_B11T = hidden_BT[:, None, None]
         return logits_BV
 
     def _encoded(self, input_UT: Tensor, mask_UT: Tensor, lengths: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
@@ -124,8 +124,8 @@ class LlamaDecoder:
             width = max(lengths[part])
             ids, mask = input_UT[part, -width:], mask_UT[part, -width:]
             logits.append(self._prompts.start(ids, mask, torch.arange(len(ids), device=ids.device), max_tokens=0))
-            padded = [torch.stack(layer) for layer in self._prompts.take_layers()]
-            layers.append([functional.pad(layer, (0, 0, self._length - layer.shape[3], 0)) for layer in padded])
+            padded_layers = [torch.stack(layer) for layer in self._prompts.take_layers()]
+            layers.append([functional.pad(layer, (0, 0, self._length - layer.shape[3], 0)) for layer in padded_layers])
         return torch.cat(logits), [torch.cat(parts, dim=1) for parts in zip(*layers, strict=True)]
 
     def extend(self, token_B: Tensor) -> Tensor:
@@ -142,20 +142,20 @@ class LlamaDecoder:
         for layer, cache in zip(self._layers, self._cache, strict=True):
             normed_BD = self._norm(stream_BD, layer.norm)
             heads = torch.cat([part(normed_BD) for part in layer.qkv], dim=1).view(rows, -1, self._width)
-            turned = heads[:, :num_heads]
+            rotated = heads[:, :num_heads]
             if layer.head_norm is not None:
-                turned = self._norm(turned, None) * layer.head_norm
-            swapped = turned.roll(self._width // 2, dims=-1)
-            torch.addcmul(turned * cosine_B1K, swapped, sine_B1K, out=heads[:, :num_heads])
+                rotated = self._norm(rotated, None) * layer.head_norm
+            swapped = rotated.roll(self._width // 2, dims=-1)
+            torch.addcmul(rotated * cosine_B1K, swapped, sine_B1K, out=heads[:, :num_heads])
             cache[:, :, :, here] = heads[:, self._num_query :].unflatten(1, (2, self._num_key)).transpose(0, 1)
-            seen = slice(0 if layer.window is None else max(0, self._length - layer.window), self._length)
-            key_BHTK, value_BHTK = cache[:, :, :, seen]
+            window = slice(0 if layer.window is None else max(0, self._length - layer.window), self._length)
+            key_BHTK, value_BHTK = cache[:, :, :, window]
             # Query heads of one key head go into the query dimension, so that keys need not be copied for each.
             attended = self._attend(
                 heads[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
                 key_BHTK,
                 value_BHTK,
-                None if self._hidden_B11T is None else self._hidden_B11T[:, :, :, seen],
+                None if self._hidden_B11T is None else self._hidden_B11T[:, :, :, window],
             )
             stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
             normed_BD = self._norm(stream_BD, layer.mlp_norm)
@@ -166,9 +166,9 @@ class LlamaDecoder:
     def keep(self, row_B: Tensor) -> None:
         """See `Decoder`."""
         for number, buffer in enumerate(self._cache):
-            kept = buffer[:, : len(row_B)]  # in place: kept rows move to the front, the rest stays unused
-            kept[:, :, :, : self._length] = buffer[:, row_B, :, : self._length]
-            self._cache[number] = kept
+            row_buffer = buffer[:, : len(row_B)]  # in place: kept rows move to the front, the rest stays unused
+            row_buffer[:, :, :, : self._length] = buffer[:, row_B, :, : self._length]
+            self._cache[number] = row_buffer
         self._position_B = self._position_B[row_B]
         if self._hidden_B11T is not None:
             self._hidden_B11T = self._hidden_B11T[row_B]
@@ -241,9 +241,9 @@ def _frozen(module: Any, *, packs: bool = False, is_wide: bool = False) -> Froze
 
 def _grown(buffer: Tensor, room: int) -> Tensor:
     *outer, length, width = buffer.shape
-    grown = buffer.new_empty(*outer, room, width)
-    grown[..., :length, :] = buffer
-    return grown
+    larger_buffer = buffer.new_empty(*outer, room, width)
+    larger_buffer[..., :length, :] = buffer
+    return larger_buffer
 
 
 def prompt_parts(lengths: Sequence[int]) -> Iterator[slice]:

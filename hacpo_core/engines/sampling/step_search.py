@@ -69,7 +69,7 @@ class Beam:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _BeamRequest:
     """A request, with the limits and stop ids that the sampler takes per call."""
 
     request: SampleRequest
@@ -83,26 +83,26 @@ class _Search:
     def __init__(self, request: SearchRequest, eos_ids: Collection[int]) -> None:
         self.request, self._eos_ids = request, eos_ids
         self.num_sampled = 0
-        self._live = [Beam()]
-        self._ended: list[Beam] = []
+        self._open_beams = [Beam()]
+        self._ended_beams: list[Beam] = []
         self._round = 0
 
     @property
-    def found(self) -> list[Beam]:
+    def chosen_beams(self) -> list[Beam]:
         """The beams that ended first; of those that ended in the same round, the best."""
-        return self._ended[: self.request.num_responses]
+        return self._ended_beams[: self.request.num_responses]
 
     @property
     def is_done(self) -> bool:
         """Whether enough beams have ended."""
-        return len(self.found) == self.request.num_responses
+        return len(self.chosen_beams) == self.request.num_responses
 
-    def candidates(self) -> list[_Asked]:
+    def candidates(self) -> list[_BeamRequest]:
         """The round's requests, beam by beam."""
         request, search = self.request, self.request.search
         limits = replace(request.limits, max_tokens=min(search.step_tokens, request.limits.max_tokens))
         return [
-            _Asked(
+            _BeamRequest(
                 SampleRequest(
                     request.prompt_ids + beam.token_ids,
                     derive_seed(request.seed, "step", self._round, place, candidate),
@@ -111,7 +111,7 @@ class _Search:
                 limits,
                 request.reader.stop_ids,
             )
-            for place, beam in enumerate(self._live)
+            for place, beam in enumerate(self._open_beams)
             for candidate in range(search.num_candidates)
         ]
 
@@ -124,28 +124,32 @@ class _Search:
         candidates: dict[tuple[int, ...], Beam] = {}
         for number, (token_ids, logprobs) in enumerate(sampled):
             self.num_sampled += len(token_ids)
-            beam = self._extended(self._live[number // search.num_candidates], token_ids, logprobs)
+            beam = self._extended(self._open_beams[number // search.num_candidates], token_ids, logprobs)
             candidates.setdefault(beam.token_ids, beam)
-        known = {beam.token_ids for beam in self._ended}
-        new = [beam for token_ids, beam in candidates.items() if token_ids not in known]
-        best = sorted(new or candidates.values(), key=lambda beam: beam.mean_logprob, reverse=True)[: search.num_beams]
-        self._ended += [beam for beam in best if beam.end]
-        self._live = [beam for beam in best if not beam.end] or [Beam()]
+        ended_ids = {beam.token_ids for beam in self._ended_beams}
+        new_beams = [beam for token_ids, beam in candidates.items() if token_ids not in ended_ids]
+        best_beams = sorted(new_beams or candidates.values(), key=lambda beam: beam.mean_logprob, reverse=True)[
+            : search.num_beams
+        ]
+        self._ended_beams += [beam for beam in best_beams if beam.end]
+        self._open_beams = [beam for beam in best_beams if not beam.end] or [Beam()]
         self._round += 1
 
-    def answers(self) -> list[_Asked]:
+    def answers(self) -> list[_BeamRequest]:
         """Requests for the answers of beams whose reasoning has ended and that have tokens left."""
         limits = replace(self.request.limits, is_greedy=True)
         return [
-            _Asked(SampleRequest(self.request.prompt_ids + beam.token_ids, 0, max_tokens=self._room(beam)), limits)
-            for beam in self.found
+            _BeamRequest(
+                SampleRequest(self.request.prompt_ids + beam.token_ids, 0, max_tokens=self._room(beam)), limits
+            )
+            for beam in self.chosen_beams
             if self._takes_answer(beam)
         ]
 
     def responses(self, answers: Iterator[tuple[NDArray[np.int32], bool]]) -> list[tuple[list[int], list[float], bool]]:
         """(token ids, log-probabilities, whether it was cut) of each response; consumes its `answers`."""
         responses = []
-        for beam in self.found:
+        for beam in self.chosen_beams:
             answer, is_cut = next(answers) if self._takes_answer(beam) else (np.empty(0, np.int32), beam.end != "eos")
             self.num_sampled += len(answer)
             token_ids = [*beam.token_ids, *answer.tolist()]
@@ -168,15 +172,15 @@ class _Search:
                 f"log-probabilities of a search: got {logprob} as the sum of a beam, expected a finite one; training "
                 "diverged, or the sampler reports none with the plan's limits: use those of the rollout section"
             )
-        whole = beam.token_ids + tuple(token_ids[:length].tolist())
+        beam_ids = beam.token_ids + tuple(token_ids[:length].tolist())
         end: Literal["closed", "eos", "limit"] | None = None
         if step.end == "reasoning":
             end = "closed"
         elif step.end is None and len(content) < len(token_ids):
             end = "eos"
-        elif len(whole) >= self.request.limits.max_tokens:
+        elif len(beam_ids) >= self.request.limits.max_tokens:
             end = "limit"
-        return Beam(whole, beam.text + step.text, logprob, end)
+        return Beam(beam_ids, beam.text + step.text, logprob, end)
 
 
 def search_all(requests: Sequence[SearchRequest], sampler: Sampler, *, eos_ids: Collection[int]) -> Sampled:
@@ -187,27 +191,27 @@ def search_all(requests: Sequence[SearchRequest], sampler: Sampler, *, eos_ids: 
     """
     searches = [_Search(request, eos_ids) for request in requests]
     while active := [search for search in searches if not search.is_done]:
-        asked = [search.candidates() for search in active]
-        sampled = _sample(sampler, [each for of_search in asked for each in of_search])
+        candidates = [search.candidates() for search in active]
+        sampled = _sample(sampler, [candidate for search_candidates in candidates for candidate in search_candidates])
         rows = zip(sampled.token_ids, sampled.logprobs, strict=True)
-        for search, of_search in zip(active, asked, strict=True):
-            search.advance(list(islice(rows, len(of_search))))
+        for search, search_candidates in zip(active, candidates, strict=True):
+            search.advance(list(islice(rows, len(search_candidates))))
     answers = _sample(sampler, [answer for search in searches for answer in search.answers()])
     answer = iter(zip(answers.token_ids, answers.is_cut_R.tolist(), strict=True))
     responses = Sampled.of([response for search in searches for response in search.responses(answer)])
-    counts = [count for search in searches for count in (search.num_sampled, *[0] * (len(search.found) - 1))]
+    counts = [count for search in searches for count in (search.num_sampled, *[0] * (len(search.chosen_beams) - 1))]
     return replace(responses, num_sampled_R=np.array(counts, dtype=np.int64))
 
 
-def _sample(sampler: Sampler, asked: Sequence[_Asked]) -> Sampled:
+def _sample(sampler: Sampler, requests: Sequence[_BeamRequest]) -> Sampled:
     """Sample all requests, with one call of the sampler for each combination of limits and stop ids."""
     calls: dict[tuple[SamplingLimits, frozenset[int]], list[int]] = {}
-    for row, each in enumerate(asked):
-        calls.setdefault((each.limits, each.stop_ids), []).append(row)
+    for row, request in enumerate(requests):
+        calls.setdefault((request.limits, request.stop_ids), []).append(row)
     if not calls:
         return Sampled.of([])
     parts = [
-        sampler.sample([asked[row].request for row in rows], limits, stop_ids=stop_ids)
+        sampler.sample([requests[row].request for row in rows], limits, stop_ids=stop_ids)
         for (limits, stop_ids), rows in calls.items()
     ]
     return Sampled.merged(parts, list(calls.values()))

@@ -102,9 +102,9 @@ class TransformersSampler:
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], bool]]:
         """(token ids, log-probabilities, whether it was cut) for each request."""
         device = self.model.device
-        most = [request.token_limit(limits) for request in requests]
-        num_rows, max_tokens = len(requests), max(most)
-        max_B = torch.tensor(most, device=device) if min(most) < max_tokens else None
+        token_limits = [request.token_limit(limits) for request in requests]
+        num_rows, max_tokens = len(requests), max(token_limits)
+        max_B = torch.tensor(token_limits, device=device) if min(token_limits) < max_tokens else None
         logits_BV = self.prefill(decoder, requests, max_tokens)
         token_BT = torch.full((num_rows, max_tokens), self._pad_id, device=device)
         logprob_BT = torch.zeros(num_rows, max_tokens, device=device)
@@ -131,9 +131,9 @@ class TransformersSampler:
             if num_alive == 0 or t == max_tokens - 1:
                 break
             if num_alive < COMPACT_BELOW * len(row_C):
-                kept = is_alive_C.nonzero()[:, 0]
-                decoder.keep(kept)
-                row_C, token_C, is_alive_C = row_C[kept], token_C[kept], is_alive_C[kept]
+                alive_C = is_alive_C.nonzero()[:, 0]
+                decoder.keep(alive_C)
+                row_C, token_C, is_alive_C = row_C[alive_C], token_C[alive_C], is_alive_C[alive_C]
             logits_BV = decoder.extend(token_C)
         is_end_BT = torch.isin(token_BT[:, : t + 1], stop_E)
         last_B: Tensor | int = t
@@ -152,10 +152,10 @@ class TransformersSampler:
         prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
         place = {prompt: u for u, prompt in enumerate(prompts)}
         longest = max(len(prompt) for prompt in prompts)
-        padded = [[self._pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        prompt_ids = [[self._pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         mask_UT = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
         prompt_B = torch.tensor([place[request.prompt_ids] for request in requests], device=device)
-        return decoder.start(torch.tensor(padded, device=device), mask_UT, prompt_B, max_tokens=max_tokens)
+        return decoder.start(torch.tensor(prompt_ids, device=device), mask_UT, prompt_B, max_tokens=max_tokens)
 
 
 @contextmanager

@@ -48,14 +48,14 @@ class WeightExchange:
         try:
             if ranks.index(_machine()) == this_rank():
                 file, error = self._write(parts)
-            written = all_ranks((_machine(), str(file) if file is not None else None, error))
-            failures = [failure for _, _, failure in written if failure]
+            files = all_ranks((_machine(), str(file) if file is not None else None, error))
+            failures = [failure for _, _, failure in files if failure]
             if failures:
                 raise EngineError(
                     f"the weights could not be written: {failures[0]}; free some space there, or set TMPDIR to a "
                     "folder with room for all of them"
                 )
-            yield next(Path(path).parent for machine, path, _ in written if path is not None and machine == _machine())
+            yield next(Path(path).parent for machine, path, _ in files if path is not None and machine == _machine())
             all_ranks(None)  # the file stays until every engine has read it
         finally:
             if file is not None:
@@ -64,9 +64,9 @@ class WeightExchange:
     def _write(self, parts: Sequence[TensorPart]) -> tuple[Path, str]:
         """Write the file into the first folder with enough space; return its path and an error message, or ""."""
         num_bytes = sum(part.num_bytes for part in parts)
-        roomy = [folder for folder in self.folders if shutil.disk_usage(folder).free >= ROOM * num_bytes]
+        roomy_folders = [folder for folder in self.folders if shutil.disk_usage(folder).free >= ROOM * num_bytes]
         error = ""
-        for folder in roomy or self.folders[-1:]:
+        for folder in roomy_folders or self.folders[-1:]:
             file = folder / "model.safetensors"
             try:
                 write_tensors(file, parts, hashes=False)

@@ -282,13 +282,13 @@ class VllmSampler:
 
     def copy_weights(self) -> None:
         """Copy the learner's weights, with adapters merged, to the engine."""
-        named = self.model.named_parameters()
+        named_parameters = self.model.named_parameters()
         if self._engine.vllm.process == "shared":
-            weights = merged_weights(self.model, named)
+            weights = merged_weights(self.model, named_parameters)
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             assert self.exchange is not None, "_prepare creates it for process=own"
-            with self.exchange.copy(merged_parts(self.model, named)) as folder:
+            with self.exchange.copy(merged_parts(self.model, named_parameters)) as folder:
                 self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.collective_rpc("pack_head")
 
@@ -378,12 +378,13 @@ def _check_devices(engine: EngineConfig, built_for: str) -> None:
             f"engine.device: got {engine.device}, but the installed vLLM is built for {built_for}; "
             f"install {package}, or set engine.device={built_for}"
         )
-    wanted = engine.vllm.tensor_parallel_size
+    num_needed = engine.vllm.tensor_parallel_size
     num_devices = torch.cuda.device_count() if engine.device == "cuda" else os.cpu_count() or 1
-    if wanted > num_devices:
+    if num_needed > num_devices:
         devices = "GPUs" if engine.device == "cuda" else "processors"
         raise EngineError(
-            f"engine.vllm.tensor_parallel_size: got {wanted}, but this machine has {num_devices} {devices}; lower it"
+            f"engine.vllm.tensor_parallel_size: got {num_needed}, but this machine has {num_devices} {devices}; "
+            "lower it"
         )
 
 
@@ -411,8 +412,8 @@ def _as_engine_error(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # vLLM raises many types
         message = " ".join(str(error).split()) or type(error).__name__
-        said = message.split(" [type=")[0].rstrip(".")  # pydantic appends a link and the whole input
-        raise EngineError(f"vLLM: {what}: {said[:400]}; {_remedy(message)}") from error
+        summary = message.split(" [type=")[0].rstrip(".")  # pydantic appends a link and the whole input
+        raise EngineError(f"vLLM: {what}: {summary[:400]}; {_remedy(message)}") from error
 
 
 def _remedy(message: str) -> str:

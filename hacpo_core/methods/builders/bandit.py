@@ -92,62 +92,64 @@ class Bandit(Shuffled):
         network = self._learned(history, state, reward)
 
         groups = self.groups(history)
-        fresh = {key: context for agent in history.sources for key, context in _contexts(history, agent, 0, uses)}
+        fresh_contexts = {
+            key: context for agent in history.sources for key, context in _contexts(history, agent, 0, uses)
+        }
         steps = range(max(1, history.step - self.reuse_steps), history.step) if self.reused_share else ()
-        earlier = {
+        earlier_contexts = {
             key: context
             for step in steps
             for key, context in _contexts(history, history.learner, history.step - step, uses)
             if not self.drops_equal_rewards or context[CONTEXT.index("advantage")] != 0.0
         }
-        contexts = fresh | earlier
-        network = algo.gain_network.seen(network, _table(contexts.values()))
-        gains = dict(
-            zip(contexts, algo.gain_network.predicted(network, _table(contexts.values())).tolist(), strict=True)
-        )
+        contexts = fresh_contexts | earlier_contexts
+        network = algo.gain_network.add_rows(network, _table(contexts.values()))
+        gains = dict(zip(contexts, algo.gain_network.predict(network, _table(contexts.values())).tolist(), strict=True))
 
-        kept: Groups = {}
+        chosen_groups: Groups = {}
         for group, keys in groups.items():
-            arms = {key: gains[key] for key in keys if key in fresh}
-            unscored = [key for key in keys if key not in fresh]  # the caller counts them
-            kept[group] = [*self.chosen(arms, math.ceil(self.kept_share * len(arms)), draw), *unscored]
-        batches = self.minibatches(kept, self.updates_of(groups, history), history)
+            arms = {key: gains[key] for key in keys if key in fresh_contexts}
+            unscored_keys = [key for key in keys if key not in fresh_contexts]  # the caller counts them
+            chosen_groups[group] = [*self.chosen(arms, math.ceil(self.kept_share * len(arms)), draw), *unscored_keys]
+        batches = self.minibatches(chosen_groups, self.updates_of(groups, history), history)
         num_own = sum(len(keys) for (agent, _), keys in groups.items() if agent == history.learner)
-        reused = self.chosen({key: gains[key] for key in earlier}, round(self.reused_share * num_own), draw)
-        for place, key in enumerate(reused):
+        reused_keys = self.chosen(
+            {key: gains[key] for key in earlier_contexts}, round(self.reused_share * num_own), draw
+        )
+        for place, key in enumerate(reused_keys):
             batches[place % len(batches)].append(key)
 
-        used = [key for batch in batches for key in batch if key in contexts]
-        for key in used:
+        trained_keys = [key for batch in batches for key in batch if key in contexts]
+        for key in trained_keys:
             uses[_text(key)] = uses.get(_text(key), 0) + 1
         oldest = history.step - self.reuse_steps
         return [batch for batch in batches if batch], {
             "network": network,
             "uses": {text: count for text, count in uses.items() if int(text.partition(" ")[0]) > oldest},
-            "rows": _table(contexts[key] for key in used),
+            "rows": _table(contexts[key] for key in trained_keys),
             "reward": reward,
         }
 
     def _learned(self, history: History, state: State, reward: float) -> Mapping[str, NDArray[np.float64]]:
         """The network after a fit to the gain of the last step's rows."""
         if "network" not in state:
-            seeded = generator(history.seed, "bandit network", history.learner)
-            return algo.gain_network.initial(len(CONTEXT), NUM_HIDDEN, seeded)
+            initial_draw = generator(history.seed, "bandit network", history.learner)
+            return algo.gain_network.initial(len(CONTEXT), NUM_HIDDEN, initial_draw)
         entropies = history.outcomes(history.step - 1)["entropy"]  # none where no row carried an advantage
         entropy = float(entropies.mean()) if len(entropies) else 0.0
         gain = reward - state["reward"] - self.entropy_penalty * max(0.0, entropy - self.entropy_limit)
-        return algo.gain_network.fitted(
+        return algo.gain_network.fit(
             state["network"], state["rows"], gain, learning_rate=FIT_RATE, num_passes=FIT_PASSES
         )
 
     def chosen(self, gains: Mapping[RowKey, float], number: int, draw: np.random.Generator) -> list[RowKey]:
         """Rows with the largest gains, each replaced by a random one with probability `exploration`; in input order."""
-        left = sorted(gains, key=lambda key: -gains[key])
-        chosen: set[RowKey] = set()
-        for _ in range(min(number, len(left))):
+        candidates = sorted(gains, key=lambda key: -gains[key])
+        chosen_keys: set[RowKey] = set()
+        for _ in range(min(number, len(candidates))):
             explores = draw.random() < self.exploration
-            chosen.add(left.pop(int(draw.integers(len(left))) if explores else 0))
-        return [key for key in gains if key in chosen]
+            chosen_keys.add(candidates.pop(int(draw.integers(len(candidates))) if explores else 0))
+        return [key for key in gains if key in chosen_keys]
 
 
 def _mean_reward(history: History, step: int) -> float:
@@ -165,7 +167,7 @@ def _contexts(
     advantage_R = carried.advantage_R * carried.weight_R
     groups = responses.rewards_by_problem()
     lengths_R, logprob_R = responses.token_ids.lengths, responses.behaviour_logprobs.means()
-    seen = _last_seen(history, step) if age else {}
+    measurements = _last_seen(history, step) if age else {}
     assert responses.verdicts is not None, "training follows verification"
     for row, (key, reward) in enumerate(
         zip(responses.row_keys(), responses.verdicts.raw_reward_R.tolist(), strict=True)
@@ -174,7 +176,7 @@ def _contexts(
             continue
         group = groups.get(key.problem_id, [reward])
         # A row that was never trained on has no measured entropy: use minus its mean log-probability instead.
-        entropy, stopped_share = seen.get(key, (-float(logprob_R[row]), 0.0))
+        entropy, stopped_share = measurements.get(key, (-float(logprob_R[row]), 0.0))
         relative_length = float(lengths_R[row] / lengths_R.mean())
         yield (
             key,
@@ -187,13 +189,13 @@ def _contexts(
 
 def _last_seen(history: History, step: int) -> dict[RowKey, tuple[float, float]]:
     """Entropy and stopped share of the learner's rows of a step, as last measured in an update."""
-    seen: dict[RowKey, tuple[float, float]] = {}
-    for updated in range(step, history.step):
-        rows: Mapping[str, NDArray[Any]] = history.outcomes(updated)
+    measurements: dict[RowKey, tuple[float, float]] = {}
+    for update_step in range(step, history.step):
+        rows: Mapping[str, NDArray[Any]] = history.outcomes(update_step)
         keys = map(RowKey, *(rows[name].tolist() for name in ("step", "agent", "problem_id", "sample")))
         values = zip(keys, rows["entropy"].tolist(), rows["stopped_share"].tolist(), strict=True)
-        seen |= {key: (entropy, stopped) for key, entropy, stopped in values if key.step == step}
-    return seen
+        measurements |= {key: (entropy, stopped) for key, entropy, stopped in values if key.step == step}
+    return measurements
 
 
 def _table(contexts: Any) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import Builder, History, State, reason_without_partners
+from hacpo_core.methods.base import Builder, History, State, why_no_partners
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator
 
@@ -19,8 +19,8 @@ Groups = dict[tuple[str, str], list[RowKey]]
 """rows by agent and problem"""
 
 
-def _reason_order(builder: Shuffled, config: ExperimentConfig) -> str | None:
-    return None if builder.order == "length" else reason_without_partners(builder, config)
+def _why_no_order(builder: Shuffled, config: ExperimentConfig) -> str | None:
+    return None if builder.order == "length" else why_no_partners(builder, config)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Shuffled(Builder):
             "length": "responses of similar length: the shortest in the first and the last, the longest in the middle "
             "(original code)",
         },
-        inert=_reason_order,
+        inert=_why_no_order,
     )
 
     drops_equal_rewards: bool = setting(
@@ -81,14 +81,14 @@ class Shuffled(Builder):
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
         """A mini-batch size that does not divide the rows of a step."""
-        own = num_problems * samples_per_problem // num_samples
-        groups = own if self.order == "own_first" else own * num_sources
-        if groups % self.problems == 0:
+        num_own_groups = num_problems * samples_per_problem // num_samples
+        num_groups = num_own_groups if self.order == "own_first" else num_own_groups * num_sources
+        if num_groups % self.problems == 0:
             return None
-        nearest = next(size for size in range(min(self.problems, groups), 0, -1) if groups % size == 0)
+        nearest = next(size for size in range(min(self.problems, num_groups), 0, -1) if num_groups % size == 0)
         return (
-            f"problems: got {self.problems}, expected a divisor of the {groups} problem groups that a learner trains "
-            f"on per step; set it to {nearest}, for example"
+            f"problems: got {self.problems}, expected a divisor of the {num_groups} problem groups that a learner "
+            f"trains on per step; set it to {nearest}, for example"
         )
 
     def groups(self, history: History) -> Groups:
@@ -111,24 +111,24 @@ class Shuffled(Builder):
 
     def minibatches(self, groups: Groups, num_updates: int, history: History) -> list[list[RowKey]]:
         """The rows in `num_updates` mini-batches, problem by problem in the step's random order."""
-        own, *others = history.sources
+        learner, *partners = history.sources
         shuffle = generator(history.seed, "minibatch", history.step, history.learner)
         order = [history.problem_ids[p] for p in shuffle.permutation(len(history.problem_ids)).tolist()]
-        if self.order == "own_first" and others:
-            first = [key for problem in order for key in groups.get((own, problem), [])]
-            then = [key for problem in order for agent in others for key in groups.get((agent, problem), [])]
-            share = max(1, num_updates * len(first) // (len(first) + len(then)))
-            return [*_cut(first, share), *_cut(then, max(1, num_updates - share))]
-        together = []
+        if self.order == "own_first" and partners:
+            own_keys = [key for problem in order for key in groups.get((learner, problem), [])]
+            partner_keys = [key for problem in order for agent in partners for key in groups.get((agent, problem), [])]
+            num_own_updates = max(1, num_updates * len(own_keys) // (len(own_keys) + len(partner_keys)))
+            return [*_cut(own_keys, num_own_updates), *_cut(partner_keys, max(1, num_updates - num_own_updates))]
+        keys = []
         for problem in order:
             of_sources = [groups.get((agent, problem), []) for agent in history.sources]
-            together += [key for turn in itertools.zip_longest(*of_sources) for key in turn if key is not None]
+            keys += [key for turn in itertools.zip_longest(*of_sources) for key in turn if key is not None]
         if self.order == "length":
             num_tokens = _num_tokens(history)
-            together.sort(key=num_tokens.__getitem__)
-            return _cut([*together[::2], *together[1::2][::-1]], num_updates)
+            keys.sort(key=num_tokens.__getitem__)
+            return _cut([*keys[::2], *keys[1::2][::-1]], num_updates)
         place = {agent: position for position, agent in enumerate(history.sources)}
-        return [sorted(piece, key=lambda key: place[key.agent]) for piece in _cut(together, num_updates)]
+        return [sorted(piece, key=lambda key: place[key.agent]) for piece in _cut(keys, num_updates)]
 
 
 def _num_tokens(history: History) -> dict[RowKey, int]:
@@ -146,8 +146,8 @@ def _with_spread(groups: Groups, history: History) -> Groups:
     for agent in history.sources:
         for problem_id, reward in history.responses(history.step, agent).ordinary_rewards():
             rewards.setdefault(problem_id, set()).add(reward)
-    kept = {group: keys for group, keys in groups.items() if len(rewards.get(group[1], ())) > 1}
-    return kept or groups
+    groups_with_spread = {group: keys for group, keys in groups.items() if len(rewards.get(group[1], ())) > 1}
+    return groups_with_spread or groups
 
 
 def _cut(keys: Sequence[RowKey], num_pieces: int) -> list[list[RowKey]]:

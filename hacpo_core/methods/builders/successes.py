@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import History, reason_without_partners
+from hacpo_core.methods.base import History, why_no_partners
 from hacpo_core.methods.builders.shuffled import Groups, Shuffled
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator
@@ -26,11 +26,11 @@ class PeerSuccesses(Shuffled):
         "most correct responses of peers per problem, drawn at random; 0: all of them",
         at_least=0,
         at_most=1e6,
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
 
     success_from: float = setting(
-        1.0, "smallest reward with which a peer's row is taken", above=0, at_most=1, inert=reason_without_partners
+        1.0, "smallest reward with which a peer's row is taken", above=0, at_most=1, inert=why_no_partners
     )
 
     needs_shared_rollouts = True
@@ -59,27 +59,27 @@ class PeerSuccesses(Shuffled):
 
     def groups(self, history: History) -> Groups:
         """Complete own groups, and the correct responses of the other agents."""
-        is_right: set[RowKey] = set()
+        correct_keys: set[RowKey] = set()
         for agent in history.sources[1:]:
             responses = history.responses(history.step, agent)
             assert responses.verdicts is not None, "training follows verification"
             right_R = responses.verdicts.raw_reward_R >= self.success_from
-            is_right |= set(itertools.compress(responses.row_keys(), right_R.tolist()))
+            correct_keys |= set(itertools.compress(responses.row_keys(), right_R.tolist()))
         groups = super().groups(history)
         successes = {
-            group: [key for key in keys if group[0] == history.learner or key in is_right]
+            group: [key for key in keys if group[0] == history.learner or key in correct_keys]
             for group, keys in groups.items()
         }
         return self._drawn(successes, history) if self.max_per_problem else successes
 
     def _drawn(self, groups: Groups, history: History) -> Groups:
-        drawn: set[RowKey] = set()
+        drawn_keys: set[RowKey] = set()
         draw = generator(history.seed, "peer successes", history.step, history.learner)
         for problem_id in history.problem_ids:
-            right = [key for agent in history.sources[1:] for key in groups.get((agent, problem_id), [])]
-            places = draw.permutation(len(right))[: self.max_per_problem]
-            drawn |= {right[place] for place in places.tolist()}
+            success_keys = [key for agent in history.sources[1:] for key in groups.get((agent, problem_id), [])]
+            places = draw.permutation(len(success_keys))[: self.max_per_problem]
+            drawn_keys |= {success_keys[place] for place in places.tolist()}
         return {
-            group: keys if group[0] == history.learner else [key for key in keys if key in drawn]
+            group: keys if group[0] == history.learner else [key for key in keys if key in drawn_keys]
             for group, keys in groups.items()
         }

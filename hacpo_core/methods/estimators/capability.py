@@ -11,7 +11,7 @@ import numpy as np
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
-from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, reason_without_partners
+from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, why_no_partners
 from hacpo_core.methods.estimators.groups import estimate_of, rectangle_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def _without_ratios(_: Any, config: ExperimentConfig) -> str | None:
+def _why_no_ratios(_: Any, config: ExperimentConfig) -> str | None:
     estimator: CapabilityEstimator = config.method.estimate
     if len(config.pair.agents) == 1:
         return "one agent has no partner to compare with"
@@ -34,8 +34,8 @@ def _without_ratios(_: Any, config: ExperimentConfig) -> str | None:
     return f"method {config.method.name} uses no capability ratio" if is_unused else None
 
 
-def _without_capability(_: Any, config: ExperimentConfig) -> str | None:
-    return None if config.method.estimate.has_teachers else _without_ratios(_, config)
+def _why_no_capability(_: Any, config: ExperimentConfig) -> str | None:
+    return None if config.method.estimate.has_teachers else _why_no_ratios(_, config)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CapabilityEstimator(Estimator):
         at_least=1,
         at_most=1e6,
         remedy="K counts the averaged steps, the current one included; 5 in the paper",
-        inert=_without_capability,
+        inert=_why_no_capability,
     )
     metric: str = setting(
         "reward_mean",
@@ -63,25 +63,25 @@ class CapabilityEstimator(Estimator):
             "reward_mean": "its mean reward (Eq. 9)",
             "positive_rate": "the share of positive rewards (official code)",
         },
-        inert=_without_capability,
+        inert=_why_no_capability,
     )
     max_counted: int | None = setting(
         None,
         "an agent's first responses to each problem that count in its capability; null: all (8 in the original code)",
         unit="responses",
         at_least=1,
-        inert=_without_capability,
+        inert=_why_no_capability,
     )
     equal_before: int = setting(
         0,
         "capability ratios are 1 in steps before this one (original code, where asked)",
         unit="step",
         at_least=0,
-        inert=_without_ratios,
+        inert=_why_no_ratios,
     )
-    floor: float = setting(1e-8, "smallest capability", above=0, at_most=1, inert=_without_ratios)
-    lowest_ratio: float = setting(0.1, "smallest capability ratio", above=0, at_most=1, inert=_without_ratios)
-    highest_ratio: float = setting(10.0, "largest capability ratio", at_least=1, at_most=1e12, inert=_without_ratios)
+    floor: float = setting(1e-8, "smallest capability", above=0, at_most=1, inert=_why_no_ratios)
+    lowest_ratio: float = setting(0.1, "smallest capability ratio", above=0, at_most=1, inert=_why_no_ratios)
+    highest_ratio: float = setting(10.0, "largest capability ratio", at_least=1, at_most=1e12, inert=_why_no_ratios)
     baseline: str = setting(
         "capability",
         "baseline that is subtracted from rewards",
@@ -103,13 +103,13 @@ class CapabilityEstimator(Estimator):
             "source": "that of the agent that sampled it (Eq. 10)",
             "learner": "that of the learner (Eq. 50, official code)",
         },
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
     cross_weight: str = setting(
         "capability",
         "weight of cross-agent advantages",
         choices={"capability": "w[j, k] of Eq. 10", "one": "1"},
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
 
     @property
@@ -139,7 +139,7 @@ class CapabilityEstimator(Estimator):
         if len(smoothed_A) == 1 or step < self.equal_before:
             return algo.capability.unit_ratios(len(smoothed_A))
         return algo.capability.capability_ratios(
-            smoothed_A, floor=self.floor, lowest=self.lowest_ratio, highest=self.highest_ratio
+            smoothed_A, floor=self.floor, min_ratio=self.lowest_ratio, max_ratio=self.highest_ratio
         )
 
     def advantages(self, rewards: Rectangle, ratio_AA: Tensor) -> tuple[Baseline, Sequence[Tensor], Tensor]:

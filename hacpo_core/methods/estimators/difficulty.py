@@ -10,7 +10,7 @@ import numpy as np
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
-from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State, reason_without_partners
+from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State, why_no_partners
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.estimators.groups import rectangle_of
 
@@ -56,38 +56,38 @@ class DifficultyWeighted(CapabilityEstimator):
             "own": "the learner's own rows",
             "all": "also others' rows, by the sampling agent's group and the learner's anchor",
         },
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """The estimate of `capability`, with its weights multiplied by the difficulty weights."""
-        estimate, after = super().estimate(scored, state)
+        estimate, next_state = super().estimate(scored, state)
         rewards = rectangle_of(scored)
         accuracy_A = algo.capability.mean_reward(rewards.reward_PAG, rewards.counts_PAG)
-        remembered = state.get("difficulty", {})
+        accuracy_history = state.get("difficulty", {})
         history: dict[str, list[float]] = {}
         carried: dict[str, Mapping[str, Carried]] = {}
         figures = {}
         for k, (learner, accuracy) in enumerate(zip(scored.agents, accuracy_A.tolist(), strict=True)):
-            anchor, history[learner] = self._anchor(remembered.get(learner, []), accuracy)
+            anchor, history[learner] = self._anchor(accuracy_history.get(learner, []), accuracy)
             carried[learner] = self._weighed(estimate.carried[learner], learner, rewards, anchor, scored)
-            own = carried[learner][learner]
+            own_rows = carried[learner][learner]
             is_scored_R = rewards.column(rewards.is_scored_PAG, k)
             figures[learner] = {
                 **estimate.figures[learner],
                 "difficulty/anchor": anchor,
-                "difficulty/weight_mean": float(own.weight_R[is_scored_R].mean()),
-                "difficulty/advantage_sum": float((own.advantage_R * own.weight_R).sum()),
+                "difficulty/weight_mean": float(own_rows.weight_R[is_scored_R].mean()),
+                "difficulty/advantage_sum": float((own_rows.advantage_R * own_rows.weight_R).sum()),
             }
-        return replace(estimate, carried=carried, figures=figures), {**after, "difficulty": history}
+        return replace(estimate, carried=carried, figures=figures), {**next_state, "difficulty": history}
 
-    def _anchor(self, before: list[float], accuracy: float) -> tuple[float, list[float]]:
+    def _anchor(self, earlier_values: list[float], accuracy: float) -> tuple[float, list[float]]:
         """An agent's anchor, and the history that the next one needs."""
         if self.anchor == "hard":
-            accuracies = [*before, accuracy][-self.anchor_steps :]
+            accuracies = [*earlier_values, accuracy][-self.anchor_steps :]
             return algo.difficulty.mean_anchor(accuracies), accuracies
-        anchor = algo.difficulty.kalman_anchor(before, accuracy, gain=self.kalman_gain)
-        return anchor, [*before, anchor][-self.anchor_steps :]
+        anchor = algo.difficulty.kalman_anchor(earlier_values, accuracy, gain=self.kalman_gain)
+        return anchor, [*earlier_values, anchor][-self.anchor_steps :]
 
     def _weighed(
         self, of_sources: Mapping[str, Carried], learner: str, rewards: Rectangle, anchor: float, scored: ScoredStep
@@ -95,10 +95,10 @@ class DifficultyWeighted(CapabilityEstimator):
         weight_PAG = algo.difficulty.difficulty_weights(
             rewards.reward_PAG, rewards.counts_PAG, anchor=anchor, scale=self.difficulty_scale
         )
-        weighed = {}
+        new_source_rows = {}
         for j, source in enumerate(scored.agents):
-            before = of_sources[source]
+            source_rows = of_sources[source]
             applies = source == learner or self.weighs == "all"
-            factor_R = rewards.column(weight_PAG, j) if applies else np.ones(len(before.weight_R))
-            weighed[source] = Carried(before.advantage_R, before.weight_R * factor_R)
-        return weighed
+            factor_R = rewards.column(weight_PAG, j) if applies else np.ones(len(source_rows.weight_R))
+            new_source_rows[source] = Carried(source_rows.advantage_R, source_rows.weight_R * factor_R)
+        return new_source_rows

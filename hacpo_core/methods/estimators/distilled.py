@@ -120,37 +120,41 @@ class Distilled(CapabilityEstimator):
                 group = groups.setdefault((responses.problem_id[row], bool(reward_R[row] >= self.success_from)), {})
                 group.setdefault(answers[row])
         texts = ((True, self.right_text), (False, self.wrong_text))
-        reworded = []
+        teacher_problems = []
         for problem, answer in zip(problems, answers, strict=True):
-            others = [
+            parts = [
                 (text, next((other for other in groups.get((problem.id, is_right), {}) if other != answer), None))
                 for is_right, text in texts
             ]
-            reworded.append(_with_parts(problem, [text.replace(RESPONSE, each) for text, each in others if each]))
-        return reworded
+            paragraphs = [text.replace(RESPONSE, other_answer) for text, other_answer in parts if other_answer]
+            teacher_problems.append(_with_parts(problem, paragraphs))
+        return teacher_problems
 
     def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
         """Clipped, centred and weighted differences; 0 for tokens that the teacher did not score."""
         cut_N = difference_N.clip(-self.max_difference, self.max_difference)
-        is_asked_N = ~np.isnan(difference_N)
-        mean = float(cut_N[is_asked_N].mean()) if self.centres and is_asked_N.any() else 0.0
-        return self.teacher_weight * np.where(is_asked_N, cut_N - mean, 0.0)
+        is_scored_N = ~np.isnan(difference_N)
+        mean = float(cut_N[is_scored_N].mean()) if self.centres and is_scored_N.any() else 0.0
+        return self.teacher_weight * np.where(is_scored_N, cut_N - mean, 0.0)
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages of rewards for agents without a teacher; with `keeps_rewards`, for all agents."""
-        estimate, after = super().estimate(scored, state)
-        taught = {} if self.keeps_rewards else self.teachers(scored, state)
+        estimate, next_state = super().estimate(scored, state)
+        teacher_of = {} if self.keeps_rewards else self.teachers(scored, state)
         carried = {
             learner: {
-                source: replace(column, advantage_R=np.zeros(len(column.advantage_R))) if learner in taught else column
-                for source, column in of_sources.items()
+                source: replace(column, advantage_R=np.zeros(len(column.advantage_R)))
+                if learner in teacher_of
+                else column
+                for source, column in source_columns.items()
             }
-            for learner, of_sources in estimate.carried.items()
+            for learner, source_columns in estimate.carried.items()
         }
-        return replace(estimate, carried=carried), after
+        return replace(estimate, carried=carried), next_state
 
 
 def _with_parts(problem: Problem, parts: Sequence[str]) -> Problem:
     """The problem with paragraphs after its last message."""
-    *before, last = problem.messages
-    return replace(problem, messages=(*before, replace(last, content="\n\n".join([last.content, *parts]))))
+    *earlier_messages, last_message = problem.messages
+    content = "\n\n".join([last_message.content, *parts])
+    return replace(problem, messages=(*earlier_messages, replace(last_message, content=content)))

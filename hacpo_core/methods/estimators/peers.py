@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import reason_without_partners
+from hacpo_core.methods.base import why_no_partners
 from hacpo_core.methods.estimators.groups import GroupEstimator
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class PeerRows(GroupEstimator):
             "group": "relative to the learner's own group",
             "reward": "its reward, such as 1 for a correct response",
         },
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
 
     needs_shared_rollouts = True

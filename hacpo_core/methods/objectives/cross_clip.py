@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hacpo_core import algo
 from hacpo_core.config.fields import either, setting, unless
-from hacpo_core.methods.base import LossRows, Surrogate, reason_without_partners
+from hacpo_core.methods.base import LossRows, Surrogate, why_no_partners
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hacpo_core.algo.clipping import Bounds
 
 
-_NOT_STEPWISE = either(reason_without_partners, unless("method.objective.cross_bounds", "stepwise"))
+_NOT_STEPWISE = either(why_no_partners, unless("method.objective.cross_bounds", "stepwise"))
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class CrossClip(SequenceClip):
     Source: HACPO Eq. 10-14, 47-53.
     """
 
-    cross_exponent: float = setting(1.0, "alpha of Eq. 12", at_least=0, at_most=1e3, inert=reason_without_partners)
+    cross_exponent: float = setting(1.0, "alpha of Eq. 12", at_least=0, at_most=1e3, inert=why_no_partners)
     cross_bounds: str = setting(
         "stepwise",
         "bounds of cross-agent ratios",
         choices={"stepwise": "a floor that rises with each update (Eq. 14)", "own": "those of own rows", "none": ""},
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
     cross_is_pessimistic: bool = setting(
-        False, "use min(s A, clip(s) A) for cross-agent rows too", inert=reason_without_partners
+        False, "use min(s A, clip(s) A) for cross-agent rows too", inert=why_no_partners
     )
     cross_floor: float = setting(
         0.8,
@@ -58,9 +58,9 @@ class CrossClip(SequenceClip):
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """GSPO's surrogate on own rows, HACPO's on foreign rows."""
-        own, bounds = super().surrogate(rows, logprob_BT, update=update), self.cross_limit(update)
+        own_surrogate, bounds = super().surrogate(rows, logprob_BT, update=update), self.cross_limit(update)
         cross_B = algo.objectives.cross_surrogate(
-            own.ratio_B,
+            own_surrogate.ratio_B,
             rows.advantage_B,
             rows.weight_B,
             exponent=self.cross_exponent,
@@ -68,13 +68,13 @@ class CrossClip(SequenceClip):
             is_pessimistic=self.cross_is_pessimistic,
         )
         stopped_B = algo.clipping.is_stopped(
-            own.ratio_B, rows.advantage_B, bounds, is_pessimistic=self.cross_is_pessimistic
+            own_surrogate.ratio_B, rows.advantage_B, bounds, is_pessimistic=self.cross_is_pessimistic
         )
         is_foreign_B = rows.is_foreign_B
         return Surrogate(
-            value_B=cross_B.where(is_foreign_B, own.value_B),
-            ratio_B=own.ratio_B,
-            stopped_share_B=stopped_B.to(logprob_BT.dtype).where(is_foreign_B, own.stopped_share_B),
-            floor_B=own.floor_B.masked_fill(is_foreign_B, bounds.floor),
-            ceiling_B=own.ceiling_B.masked_fill(is_foreign_B, bounds.ceiling),
+            value_B=cross_B.where(is_foreign_B, own_surrogate.value_B),
+            ratio_B=own_surrogate.ratio_B,
+            stopped_share_B=stopped_B.to(logprob_BT.dtype).where(is_foreign_B, own_surrogate.stopped_share_B),
+            floor_B=own_surrogate.floor_B.masked_fill(is_foreign_B, bounds.floor),
+            ceiling_B=own_surrogate.ceiling_B.masked_fill(is_foreign_B, bounds.ceiling),
         )

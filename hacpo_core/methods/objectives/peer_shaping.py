@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import LossRows, Surrogate, reason_without_partners
+from hacpo_core.methods.base import LossRows, Surrogate, why_no_partners
 from hacpo_core.methods.objectives.token_clip import TokenClip
 
 if TYPE_CHECKING:
@@ -23,23 +23,23 @@ class PeerShaping(TokenClip):
     Source: LUFFY (2504.14945), policy shaping.
     """
 
-    shaping: float = setting(0.1, "gamma in p / (p + gamma)", above=0, at_most=1e3, inert=reason_without_partners)
+    shaping: float = setting(0.1, "gamma in p / (p + gamma)", above=0, at_most=1e3, inert=why_no_partners)
 
     needs_shared_rollouts = True
     needs_token_ratios = False
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """GRPO's surrogate on own rows, policy shaping on foreign rows."""
-        own = super().surrogate(rows, logprob_BT, update=update)
+        own_surrogate = super().surrogate(rows, logprob_BT, update=update)
         probability_BT = logprob_BT.exp()
         shaped_BT = probability_BT / (probability_BT + self.shaping) * rows.weighted_advantage_B[:, None]
         is_foreign_B = rows.is_foreign_B
         return replace(
-            own,
-            value_B=(shaped_BT * rows.mask_BT).sum(dim=1).where(is_foreign_B, own.value_B),
-            stopped_share_B=own.stopped_share_B.masked_fill(is_foreign_B, 0.0),
-            floor_B=own.floor_B.masked_fill(is_foreign_B, 0.0),
-            ceiling_B=own.ceiling_B.masked_fill(is_foreign_B, math.inf),
-            below_share_B=own.below_B.masked_fill(is_foreign_B, 0.0),
-            above_share_B=own.above_B.masked_fill(is_foreign_B, 0.0),
+            own_surrogate,
+            value_B=(shaped_BT * rows.mask_BT).sum(dim=1).where(is_foreign_B, own_surrogate.value_B),
+            stopped_share_B=own_surrogate.stopped_share_B.masked_fill(is_foreign_B, 0.0),
+            floor_B=own_surrogate.floor_B.masked_fill(is_foreign_B, 0.0),
+            ceiling_B=own_surrogate.ceiling_B.masked_fill(is_foreign_B, math.inf),
+            below_share_B=own_surrogate.below_B.masked_fill(is_foreign_B, 0.0),
+            above_share_B=own_surrogate.above_B.masked_fill(is_foreign_B, 0.0),
         )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hacpo_core import algo
 from hacpo_core.config.fields import either, setting, unless
-from hacpo_core.methods.base import LossRows, State, reason_without_partners
+from hacpo_core.methods.base import LossRows, State, why_no_partners
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SelfNormalised(CrossClip):
         "mirrored",
         "upper bound of cross-agent ratios with stepwise bounds",
         choices={"mirrored": "2 - f: as far above 1 as the floor f is below it", "one": "1, as in HACPO"},
-        inert=either(reason_without_partners, unless("method.objective.cross_bounds", "stepwise")),
+        inert=either(why_no_partners, unless("method.objective.cross_bounds", "stepwise")),
     )
     window: int = setting(
         5,
@@ -43,7 +43,7 @@ class SelfNormalised(CrossClip):
         unit="steps",
         at_least=1,
         at_most=1e6,
-        inert=reason_without_partners,
+        inert=why_no_partners,
     )
 
     needs_shared_rollouts = True
@@ -51,10 +51,10 @@ class SelfNormalised(CrossClip):
 
     def log_centers(self, first: Mapping[str, NDArray[np.float64]], state: State) -> tuple[Mapping[str, float], State]:
         """The c of each agent with rows. The state holds the last means of every agent that ever had rows."""
-        after = {agent: list(means) for agent, means in state.items()}
+        next_state = {agent: list(means) for agent, means in state.items()}
         for agent, log_ratio_B in first.items():
-            after[agent] = [*after.get(agent, ()), float(log_ratio_B.mean())][-self.window :]
-        return {agent: algo.ratios.log_center(after[agent]) for agent in first}, after
+            next_state[agent] = [*next_state.get(agent, ()), float(log_ratio_B.mean())][-self.window :]
+        return {agent: algo.ratios.log_center(next_state[agent]) for agent in first}, next_state
 
     def cross_limit(self, update: int) -> Bounds:
         """Bounds of s~ after `update` updates of the step."""

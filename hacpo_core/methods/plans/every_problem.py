@@ -24,7 +24,7 @@ class EveryProblem(SamplingPlan):
         """`num_samples` times `factor`."""
         return num_samples * self.factor
 
-    def too_few_ordinary(self, field: str, number: int, num_samples: int) -> str | None:
+    def why_too_few_ordinary(self, field: str, number: int, num_samples: int) -> str | None:
         """Error text if `number` tagged responses would leave no ordinary response in a group, else None."""
         size = self.samples_per_problem(num_samples)
         if number < size:

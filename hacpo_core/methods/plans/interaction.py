@@ -55,31 +55,31 @@ class Interaction(EveryProblem):
 
     def problem_with(self, *, num_samples: int) -> str | None:
         """At least one response per group must be sampled without a quotation."""
-        return self.too_few_ordinary("num_interactive", self.num_interactive, num_samples)
+        return self.why_too_few_ordinary("num_interactive", self.num_interactive, num_samples)
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         """First without, then with quotations; without again if all partners' responses are empty."""
         size = self.samples_per_problem(task.num_samples)
-        alone = range(size - self.num_interactive)
+        plain_samples = range(size - self.num_interactive)
         if task.round == 0:
-            return [SampleSpec(problem, i, task.limits) for problem in task.problems for i in alone], state
+            return [SampleSpec(problem, i, task.limits) for problem in task.problems for i in plain_samples], state
         ability = _log_odds([reward for _, reward in task.verified[task.agent].ordinary_rewards()])
         ideas = _ideas(task)
         specs = []
         rewards = [responses.rewards_by_problem() for responses in task.verified.values()]
         for problem in task.problems:
-            of_all = [reward for of_agent in rewards for reward in of_agent.get(problem.id, [])]
-            difficulty = -_log_odds(of_all)
+            problem_rewards = [reward for agent_rewards in rewards for reward in agent_rewards.get(problem.id, [])]
+            difficulty = -_log_odds(problem_rewards)
             cooperates = chance(ability, difficulty) < 0.5
             draw = generator(task.seed, INTERACTION, task.step, task.agent, problem.id)
-            offered = ideas.get(problem.id, [])
-            for i in range(len(alone), size):
-                if not offered:
+            partner_ideas = ideas.get(problem.id, [])
+            for i in range(len(plain_samples), size):
+                if not partner_ideas:
                     specs.append(SampleSpec(problem, i, task.limits))
                     continue
-                idea = offered[int(draw.integers(len(offered)))][: self.max_idea_chars]
-                asked = _with_idea(problem, idea, COOPERATE if cooperates else COMPETE)
-                specs.append(SampleSpec(asked, i, task.limits, tag=INTERACTION))
+                idea = partner_ideas[int(draw.integers(len(partner_ideas)))][: self.max_idea_chars]
+                prompt_problem = _with_idea(problem, idea, COOPERATE if cooperates else COMPETE)
+                specs.append(SampleSpec(prompt_problem, i, task.limits, tag=INTERACTION))
         return specs, state
 
 
@@ -90,8 +90,8 @@ def chance(ability: float, difficulty: float) -> float:
 
 def _log_odds(rewards: Sequence[float]) -> float:
     """ln(p / (1 - p)) of the mean reward, with half a correct and half a wrong answer added to keep it finite."""
-    right = sum(rewards) + 0.5
-    return math.log(right / (len(rewards) + 1.0 - right))
+    num_correct = sum(rewards) + 0.5
+    return math.log(num_correct / (len(rewards) + 1.0 - num_correct))
 
 
 def _ideas(task: PlanTask) -> dict[str, list[str]]:
@@ -106,6 +106,6 @@ def _ideas(task: PlanTask) -> dict[str, list[str]]:
 
 def _with_idea(problem: Problem, idea: str, template: str) -> Problem:
     """The problem with its last message inserted into the template, together with a partner's response."""
-    *before, last = problem.messages
-    content = template.format(problem=last.content, idea=idea)
-    return replace(problem, messages=(*before, replace(last, content=content)))
+    *earlier_messages, last_message = problem.messages
+    content = template.format(problem=last_message.content, idea=idea)
+    return replace(problem, messages=(*earlier_messages, replace(last_message, content=content)))

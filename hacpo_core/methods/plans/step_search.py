@@ -40,7 +40,7 @@ class PartlySearched(EveryProblem):
         """At least one response per group must be sampled, and `step_end` must not be empty."""
         if not self.step_end:
             return "step_end: got '', expected the text that ends a step; set it"
-        return self.too_few_ordinary("num_searched", self.num_searched, num_samples)
+        return self.why_too_few_ordinary("num_searched", self.num_searched, num_samples)
 
     def plan(self, task: PlanTask, state: State) -> tuple[Sequence[SampleSpec], State]:
         """The last `num_searched` responses of each problem are searched for."""
@@ -52,5 +52,6 @@ class PartlySearched(EveryProblem):
             closing_mark=self.closing_mark,
         )
         first = self.samples_per_problem(task.num_samples) - self.num_searched
-        specs, after = super().plan(task, state)
-        return [spec if spec.sample < first else replace(spec, tag=SEARCHED, search=search) for spec in specs], after
+        specs, next_state = super().plan(task, state)
+        tagged_specs = [spec if spec.sample < first else replace(spec, tag=SEARCHED, search=search) for spec in specs]
+        return tagged_specs, next_state

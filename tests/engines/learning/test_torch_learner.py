@@ -98,7 +98,7 @@ def test_iterations_are_the_same_mini_batches_again_with_the_old_policy_of_befor
             measures_cosine=False,
             recomputes_own=recomputes_own,
             num_iterations=num_iterations,
-            planned=range(4),
+            planned_updates=range(4),
         )
         results.append((weights(model), seen(outcome, halves * 2), learner.num_updates))
     assert torch.equal(results[0][0], results[1][0])

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.planning.plans import Plan
 from flows.records.failures import record_failure
-from flows.records.progress import PROGRESS_FILE, Evaluated, Progress, Spent
+from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_curves
@@ -28,7 +28,7 @@ def run_folder(runs_dir: Path, name: str, step: int, age_s: float, *scores: floa
     root = runs_dir / "experiments" / name
     root.mkdir(parents=True)
     (root / CONFIG_FILE).write_text("seed: 0\n", encoding="utf-8")
-    evaluations = [Evaluated(n, "gsm8k", "a", score, Spent(0, 0.0, 0.0)) for n, score in enumerate(scores)]
+    evaluations = [Evaluation(n, "gsm8k", "a", score, Spent(0, 0.0, 0.0)) for n, score in enumerate(scores)]
     progress = Progress("p", "m", 0, step, 9, 1.0, evaluations=evaluations)
     write_json(root / PROGRESS_FILE, asdict(progress))
     os.utime(root, (1e9 - age_s, 1e9 - age_s))

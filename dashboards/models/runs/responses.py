@@ -101,7 +101,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ProblemResponses:
     """A problem and the responses to it, by agent; `question` and `gold` are "" where they are not stored with them."""
 
     problem_id: str
@@ -119,61 +119,73 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class StepAnswers:
+class StepResponses:
     """The problems of a step in order, and the agents in ascending order of their share of correct responses."""
 
-    problems: tuple[Answered, ...]
+    problems: tuple[ProblemResponses, ...]
     by_strength: tuple[str, ...]
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Tags of the responses, if there is any besides none."""
-        found = dict.fromkeys(r.tag for problem in self.problems for own in problem.responses.values() for r in own)
-        return tuple(tag or ORDINARY_TAG for tag in found) if any(found) else ()
+        tags = dict.fromkeys(
+            r.tag
+            for problem in self.problems
+            for agent_responses in problem.responses.values()
+            for r in agent_responses
+        )
+        return tuple(tag or ORDINARY_TAG for tag in tags) if any(tags) else ()
 
-    def select(self, wanted: Filter, texts: Mapping[str, str]) -> tuple[Answered, ...]:
+    def select(self, criteria: Filter, texts: Mapping[str, str]) -> tuple[ProblemResponses, ...]:
         """Problems that a filter lets through.
 
         Args:
-            wanted: the filter.
+            criteria: the filter.
             texts: of problems, by id; may be incomplete.
         """
-        found = []
+        selection = []
         for problem in self.problems:
             elsewhere = f"{problem.problem_id}\n{problem.question}\n{texts.get(problem.problem_id, '')}".casefold()
-            is_elsewhere = wanted.text.casefold() in elsewhere
-            fitting = [r for own in problem.responses.values() for r in own if wanted.accepts(r, is_elsewhere)]
-            if fitting and _disagrees(problem, wanted):
-                found.append((max(r.num_tokens for r in fitting), problem))
-        if wanted.is_longest_first:
-            found.sort(key=lambda pair: -pair[0])
-        return tuple(problem for _, problem in found)
+            is_elsewhere = criteria.text.casefold() in elsewhere
+            accepted = [
+                r
+                for agent_responses in problem.responses.values()
+                for r in agent_responses
+                if criteria.accepts(r, is_elsewhere)
+            ]
+            if accepted and _disagrees(problem, criteria):
+                selection.append((max(r.num_tokens for r in accepted), problem))
+        if criteria.is_longest_first:
+            selection.sort(key=lambda pair: -pair[0])
+        return tuple(problem for _, problem in selection)
 
 
-def _disagrees(problem: Answered, wanted: Filter) -> bool:
+def _disagrees(problem: ProblemResponses, criteria: Filter) -> bool:
     """Whether an agent is right, and another one wrong, as the filter asks."""
-    right = [agent for agent in problem.responses if wanted.right in (agent, ANY) and problem.num_correct(agent)]
-    wrong = [agent for agent in problem.responses if wanted.wrong in (agent, ANY) and problem.is_only_wrong(agent)]
-    return (bool(right) or not wanted.right) and (bool(wrong) or not wanted.wrong)
+    right = [agent for agent in problem.responses if criteria.right in (agent, ANY) and problem.num_correct(agent)]
+    wrong = [agent for agent in problem.responses if criteria.wrong in (agent, ANY) and problem.is_only_wrong(agent)]
+    return (bool(right) or not criteria.right) and (bool(wrong) or not criteria.wrong)
 
 
-def group(frame: pd.DataFrame, agents: Sequence[str]) -> StepAnswers:
+def group(frame: pd.DataFrame, agents: Sequence[str]) -> StepResponses:
     """Group rows of `flows.runs.samples` by problem and agent."""
     by_problem: dict[str, dict[str, list[Response]]] = {}
-    stored: dict[str, tuple[str, str]] = {}
+    texts: dict[str, tuple[str, str]] = {}
     for row in frame.to_dict(orient="records"):
         responses = by_problem.setdefault(str(row["problem_id"]), {agent: [] for agent in agents})
         responses[row["agent"]].append(_response({str(name): value for name, value in row.items()}, agents))
-        stored[str(row["problem_id"])] = str(row.get("question", "")), str(row.get("answer", ""))
+        texts[str(row["problem_id"])] = str(row.get("question", "")), str(row.get("answer", ""))
     problems = tuple(
-        Answered(name, {agent: tuple(own) for agent, own in responses.items()}, *stored[name])
+        ProblemResponses(
+            name, {agent: tuple(agent_responses) for agent, agent_responses in responses.items()}, *texts[name]
+        )
         for name, responses in by_problem.items()
     )
     strength = {agent: _share_correct(problems, agent) for agent in agents}
-    return StepAnswers(problems, tuple(sorted(agents, key=lambda agent: strength[agent])))
+    return StepResponses(problems, tuple(sorted(agents, key=lambda agent: strength[agent])))
 
 
-def _share_correct(problems: Sequence[Answered], agent: str) -> float:
+def _share_correct(problems: Sequence[ProblemResponses], agent: str) -> float:
     scored = [r for problem in problems for r in problem.responses[agent] if r.status != "unscored"]
     return sum(r.status == "correct" for r in scored) / len(scored) if scored else 0.0
 
@@ -203,15 +215,15 @@ def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
     )
 
 
-class AnswerReader:
+class ResponseReader:
     """Reads the responses of steps; keeps the last few in memory."""
 
     def __init__(self) -> None:
-        self._answers = lru_cache(_MAX_CACHED_STEPS)(read_answers)
+        self._responses = lru_cache(_MAX_CACHED_STEPS)(read_responses)
         self._texts = lru_cache(_MAX_CACHED_STEPS)(_problem_texts)
         self._mutex = threading.Lock()  # concurrent requests read only once
 
-    def read(self, runs_dir: Path, experiment: str, step: int, benchmark: str = "") -> StepAnswers:
+    def read(self, runs_dir: Path, experiment: str, step: int, benchmark: str = "") -> StepResponses:
         """The responses of a training step, or with a benchmark those to its problems after that step.
 
         Raises:
@@ -221,7 +233,7 @@ class AnswerReader:
         if not path.is_file():
             raise UnknownError(f"{experiment} has no step {step}")
         with self._mutex:
-            return self._answers(runs_dir, experiment, step, benchmark, path.stat().st_mtime_ns)
+            return self._responses(runs_dir, experiment, step, benchmark, path.stat().st_mtime_ns)
 
     def problem_texts(self, runs_dir: Path, experiment: str) -> Mapping[str, str]:
         """Texts of the training problems by id; empty if the data file is not available."""
@@ -238,8 +250,8 @@ def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
     return {problem.id: problem.messages[-1].content for problem in problems}
 
 
-def read_answers(runs_dir: Path, experiment: str, step: int, benchmark: str, _version: int) -> StepAnswers:
-    """See `AnswerReader.read`; `_version` changes with the step's files."""
+def read_responses(runs_dir: Path, experiment: str, step: int, benchmark: str, _version: int) -> StepResponses:
+    """See `ResponseReader.read`; `_version` changes with the step's files."""
     try:
         plan = find_plan(runs_dir, experiment)
         frame = benchmark_samples(plan, benchmark, step) if benchmark else step_samples(plan, step)

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
 LLM := $(VENV)/.llm
 
-.PHONY: demo demo-llm real-tokenizers test test-system test-soak soak check bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
+.PHONY: demo demo-llm real-tokenizers test test-system test-soak soak check gates fast-tests bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -58,11 +58,17 @@ soak: $(ENGINES)
 	@SOAK_MINUTES=$(or $(SOAK_MINUTES),60) SOAK_SEED=$(or $(SOAK_SEED),0) \
 		$(BIN)/python -m tests.soak.campaign $(or $(SOAK_RESULT),soak.json)
 
+# Side by side, since the gates need one core.
 check: $(ENGINES)
+	@$(MAKE) --no-print-directory -j 2 gates fast-tests
+
+gates: $(ENGINES)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+fast-tests: $(ENGINES)
 	@$(BIN)/python -m pytest -m "not slow and not system and not soak" -n 2 --dist loadfile
 
 # Benchmarks of docs/performance.md; vLLM is included if `make test-vllm` has installed it. Verification runs first,

@@ -212,7 +212,7 @@ def run_grid(
         reasons = _train(awaited_plans, runs_dir, num_slots=number, priority=priority, as_json=as_json)
         grid = make_plan()
     _show_results(grid, reasons, runs_dir, begun_at=begun_at, as_json=as_json)
-    _raise_unless_whole(grid, reasons)
+    _raise_unless_complete(grid, reasons)
 
 
 def _queue(
@@ -265,7 +265,7 @@ def _brief(rows: Sequence[Mapping[str, Any]], benchmarks: Sequence[str] | None) 
     return table[[*key_columns, "method", "agent", *scores, "tokens"]]
 
 
-def _raise_unless_whole(grid: GridPlan, reasons: Mapping[str, str]) -> None:
+def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
     """Raise an EngineError that counts the experiments by state, unless all are complete."""
     counts = count_experiments(grid)
     if counts["done"] == sum(counts.values()):

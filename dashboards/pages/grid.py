@@ -100,7 +100,7 @@ def grid_routes(site: Site) -> APIRouter:
     @router.get("/drawer")
     def drawer(experiment: Annotated[list[str], Query(max_length=32)]) -> Response:
         runs = [_drawn(site, name) for name in experiment]
-        title = experiment[0] if len(experiment) == 1 else f"{len(experiment)} trainings of single agents"
+        title = experiment[0] if len(experiment) == 1 else f"{len(experiment)} single-agent runs"
         return HTMLResponse(fragment("grid/drawer.html", title=title, runs=runs, priorities=PRIORITIES))
 
     @router.get("/grid/{name}/report.html")

@@ -20,7 +20,8 @@ RESULT_FILE = "result.json"
 class ExperimentStatus:
     """State of an experiment, its progress and its failure.
 
-    `state` is "done", "running", "failed" or "missing"; only the grid planner uses "unavailable".
+    `state` is "done", "running", "failed" or "missing"; planner and page also use "unavailable", see
+    `flows.service.experiment_state`.
     """
 
     state: str

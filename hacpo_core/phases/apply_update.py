@@ -44,6 +44,7 @@ def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None
     if experiment.ledger.has(step, f"update.{agent}"):
         _judge_replay(experiment, step, agent, update.trace)
         return
+    # With several iterations, each mini-batch was an update of its own as often.
     rows = row_table(minibatches * num_iterations, update.outcome.rows)
     outcome, objective = update.outcome, experiment.method.objective
     record = UpdateRecord(

@@ -26,7 +26,8 @@ class Phase:
     @property
     def needs_gpu(self) -> bool:
         """Whether it runs a model."""
-        return self.kind.split(".")[0] in ("rollout", "teach", "update", "answer", "score")
+        kind = self.kind.partition(".")[0]  # of a shard: answer.<benchmark>.<first>-<end>
+        return kind in ("rollout", "teach", "update", "answer", "score")
 
 
 class Handle(Protocol):

@@ -94,6 +94,7 @@ def _full_on_a_rank() -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_full_disk_of_the_writer_is_one_error_on_every_rank() -> None:
     for message in on_ranks(2, _full_on_a_rank):
         assert "No space left on device; free some space there, or set TMPDIR" in message

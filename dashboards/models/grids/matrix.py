@@ -64,7 +64,7 @@ class MatrixCell:
 class MatrixRow:
     """A method, or one agent of it; one cell or None per seed.
 
-    `is_part` marks the trainings of single agents below the row of their method, which shows them together.
+    `is_part` marks the single-agent runs below the row of their method, which shows them together.
     """
 
     key: str

@@ -3,7 +3,7 @@
     update: mini-batch ─▶ log-ratios of others' rows, if the objective reads them
                        ─▶ leave out rows with advantage 0; old log-probabilities of own rows, but for the first update
                        ─▶ weight of the entropy bonus; entropy from which tokens train
-                       ─▶ accumulate: _score_groups ─▶ _loss ─▶ backward     for each micro-batch
+                       ─▶ accumulate: _score_groups ─▶ _values ─▶ backward   for each micro-batch
                        ─▶ optimizer_step
 
 Subclasses implement the backward pass and the optimizer's step.

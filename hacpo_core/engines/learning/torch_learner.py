@@ -48,7 +48,7 @@ class TorchLearner(BaseLearner):
             total_updates=total_updates,
             reference=reference,
         )
-        self.are_weights_away = self.is_optimizer_away = False
+        self.are_weights_offloaded = self.is_optimizer_offloaded = False
         self._is_partial = len(self.trainable) < sum(1 for _ in model.parameters())
         is_narrow = any(p.dtype != torch.float32 for p in self.trainable.values())
         self.masters = {name: p.detach().float().clone() for name, p in self.trainable.items()} if is_narrow else {}
@@ -116,25 +116,25 @@ class TorchLearner(BaseLearner):
 
         The learner's methods bring them back when needed. A sampler does not: call `onload` before sampling.
         """
-        if not self.is_optimizer_away:
+        if not self.is_optimizer_offloaded:
             move_data(self.masters.values(), _HOST)
             move_state(self._optimizer, _HOST)
             self.model.zero_grad()
-            self.is_optimizer_away = True
-        if weights and not self.are_weights_away:
+            self.is_optimizer_offloaded = True
+        if weights and not self.are_weights_offloaded:
             move_data(self._all_weights(), _HOST)
-            self.are_weights_away = True
+            self.are_weights_offloaded = True
         release_unused(self._device)
 
     def onload(self, *, optimizer: bool = True) -> None:
         """Move the weights back to the device, and with `optimizer` also optimizer states and master weights."""
-        if self.are_weights_away:
+        if self.are_weights_offloaded:
             move_data(self._all_weights(), self._device)
-            self.are_weights_away = False
-        if optimizer and self.is_optimizer_away:
+            self.are_weights_offloaded = False
+        if optimizer and self.is_optimizer_offloaded:
             move_data(self.masters.values(), self._device)
             move_state(self._optimizer, self._device)
-            self.is_optimizer_away = False
+            self.is_optimizer_offloaded = False
 
     def _all_weights(self) -> Iterator[Tensor]:
         """Weights of the model and of a separate reference model."""

@@ -137,9 +137,9 @@ def test_agent_that_takes_turns_samples_and_learns_the_same(small_models: Path) 
         for step in (1, 2):
             responses = agent.sample(specs_of(one, problems), step=step, purpose="rollout")
             found += agent.score(responses).value_N.tolist()
-            assert agent.learner.is_optimizer_away is offloads
+            assert agent.learner.is_optimizer_offloaded is offloads
             agent.rest()
-            assert agent.learner.are_weights_away is offloads
+            assert agent.learner.are_weights_offloaded is offloads
             run(agent.learner, [rows_of()], GSPO)
             agent.rest()
         results.append((found, agent.learner.fingerprint().digest))

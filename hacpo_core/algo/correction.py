@@ -13,7 +13,7 @@ from torch import Tensor
 LOG_BOUND = 20.0
 
 
-def token_weights(learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_BT: Tensor) -> Tensor:
+def token_corrections(learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Importance weight of each token: the learner's old policy over the sampler's policy.
 
         w[t] = pi_learner,old(y_t) / pi_sampler(y_t)
@@ -30,12 +30,12 @@ def token_weights(learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_B
     return _log_ratio(learner_logprob_BT, sampler_logprob_BT, mask_BT).clamp(-LOG_BOUND, LOG_BOUND).exp()
 
 
-def sequence_weights(learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The product of `token_weights` over each response, repeated for each of its tokens.
+def sequence_corrections(learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The product of `token_corrections` over each response, repeated for each of its tokens.
 
     Returns:
         weight_BT, without gradient. The log of the product is clamped to +-20.
-    Source: as for `token_weights`.
+    Source: as for `token_corrections`.
     """
     log_BT = _log_ratio(learner_logprob_BT, sampler_logprob_BT, mask_BT)
     return log_BT.sum(dim=1, keepdim=True).expand_as(log_BT).clamp(-LOG_BOUND, LOG_BOUND).exp()

@@ -694,7 +694,7 @@ class Objective(Seam):
     def correction_weights(self, learner_logprob_BT: Tensor, sampler_logprob_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """Weight of each token that corrects for the difference between sampler and learner; 0 outside the mask."""
         of_tokens = self.correction_level == "token"
-        ratio = algo.correction.token_weights if of_tokens else algo.correction.sequence_weights
+        ratio = algo.correction.token_corrections if of_tokens else algo.correction.sequence_corrections
         bounded = algo.correction.truncated if self.correction == "truncate" else algo.correction.masked
         return bounded(ratio(learner_logprob_BT, sampler_logprob_BT, mask_BT), self.correction_limit) * mask_BT
 

@@ -119,7 +119,7 @@ def profiled_update(model: PreTrainedModel, threads: int) -> list[dict[str, Any]
             learner.fingerprint()
 
     with regions(
-        (layouts, "_shared", "rows as tensors"),
+        (layouts, "_shared_pass", "rows as tensors"),
         (learners, "loss_rows", "objective"),
         (learners, "objective_values", "objective"),
         (learner, "optimizer_step", "optimizer's step"),

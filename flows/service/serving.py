@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -80,7 +81,8 @@ class PrefectWorker:
     async def _work(self) -> None:
         self._task = asyncio.current_task()
         self._is_running.set()
-        await ProcessWorker(POOL, name=self._name, limit=self._num_slots).start()
+        worker = ProcessWorker(POOL, name=self._name, limit=self._num_slots)
+        await worker.start(printer=partial(print, flush=True))
 
 
 def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) -> None:

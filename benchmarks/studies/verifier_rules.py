@@ -91,7 +91,7 @@ FUNCTIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "letters": (equality, "_letters", _same),
     "members": (equality, "_members_agree", lambda *_: None),
     "units": (equality, "without_last_unit", lambda answer: (answer, None)),
-    "different units": (equality, "different_units", lambda *_: False),
+    "different units": (equality, "units_differ", lambda *_: False),
     "chains": (
         equality,
         "_chain_agrees",

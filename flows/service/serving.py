@@ -41,7 +41,7 @@ class PrefectWorker:
         self.server = server
         self._name, self._num_slots = worker_name(socket.gethostname(), num_slots), num_slots
         self._task: asyncio.Task[None] | None = None
-        self._is_running = threading.Event()
+        self._has_begun = threading.Event()
         self._thread = threading.Thread(target=self._run, name="Prefect's worker", daemon=True)
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class PrefectWorker:
         """Stop taking flow runs, end those that run, and wait for the thread."""
         if self._thread.ident is None:  # never started
             return
-        if self._is_running.wait(END_LIMIT_S) and self._task is not None:
+        if self._has_begun.wait(END_LIMIT_S) and self._task is not None:
             with suppress(RuntimeError):  # its loop has just been closed
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         server = server_process(runs_dir)
@@ -76,11 +76,11 @@ class PrefectWorker:
         except Exception as error:  # noqa: BLE001  whatever it was, the next check starts another one
             _log.warning("Prefect's worker ended: %s: %s", type(error).__name__, error)
         finally:
-            self._is_running.set()
+            self._has_begun.set()
 
     async def _work(self) -> None:
         self._task = asyncio.current_task()
-        self._is_running.set()
+        self._has_begun.set()
         worker = ProcessWorker(POOL, name=self._name, limit=self._num_slots)
         await worker.start(printer=partial(print, flush=True))
 

@@ -332,11 +332,10 @@ class BaseLearner(ABC):
         for positions, scores in self._score_groups(head, rows.tokens, has_entropy_gradient=has_bonus):
             part = rows.take(positions)
             value_B, columns = self._values(part, scores, objective, update)
+            differentiate(value_B.sum())
             is_foreign_B = torch.from_numpy(part.kind_B == RowKind.FOREIGN).to(value_B.device)
-            own, cross_B = torch.where(is_foreign_B, 0.0, value_B).sum(), torch.where(is_foreign_B, value_B, 0.0)
-            differentiate(own + cross_B.sum())
-            own_value += float(own.detach())
-            cross_value += float(cross_B.detach().where(columns["stopped_share"] < 1.0, 0.0).sum())
+            own_value += float(value_B.detach().where(~is_foreign_B, 0.0).sum())
+            cross_value += float(value_B.detach().where(is_foreign_B & (columns["stopped_share"] < 1.0), 0.0).sum())
             outcomes.append(_outcomes(positions, columns, update))
         return Totals(own_value, cross_value, RowOutcomes.joined(outcomes))
 

@@ -96,7 +96,7 @@ class Suspects:
     def one_round(self) -> Iterator[None]:
         """Look at the host's processes; runs that do not appear dead in the block are forgotten.
 
-        An error that ends the block early makes nothing forgotten.
+        If an error ends the block early, nothing is forgotten.
         """
         self._before, self._since = self._since, {}
         self.processes = HostProcesses.scan(self.runs_dir)

@@ -65,7 +65,7 @@ class PrefectWorker:
         end_descendants(spared=spared)
         if not self.has_ended(END_LIMIT_S):
             _log.warning("Prefect's worker did not end within %.0f s", END_LIMIT_S)
-        end_descendants(spared=spared)  # those that it started before it heard of the end
+        end_descendants(spared=spared)  # those that it started before it was cancelled
 
     def _run(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""`hacpo worker` from outside: find it, run the only one of a folder on this machine, or have one run for a command."""
+"""Find the `hacpo worker` of a runs folder on this machine, run it, or run one for the duration of a command."""
 
 from __future__ import annotations
 

@@ -117,8 +117,9 @@ def tasks_of(record: PrefectServer, flow_run: str, *awaited: str) -> dict[str, d
     tasks: dict[str, dict[str, Any]] = {}
 
     def have_ended() -> bool:
+        nonlocal tasks  # read anew: a task run has another name until it begins
         found = ask(record, "task_runs", flow_runs={"id": {"any_": [run["id"]]}}, limit=200)
-        tasks.update({task["name"]: task for task in found})
+        tasks = {task["name"]: task for task in found}
         assert len(tasks) == len(found), "each phase once"
         return all(name in tasks and tasks[name]["end_time"] for name in awaited)
 

@@ -46,7 +46,7 @@ def grid_flow(
     """
     configure_process()
     from experiments.planner import plan_grid
-    from flows.run_grid import record_grid, submit
+    from flows.grids.run import record_grid, submit
     from flows.service.schedule import Schedule
 
     folder = _runs_dir(runs_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -70,9 +70,7 @@ def open_experiment(
         if config.placement.kind == "local":
             use_expandable_segments(config.engine)  # before a warm-up starts CUDA
             check_device(config.engine.device)
-        for leftover in plan.root.rglob(".*.tmp"):
-            _log.info("removing %s, left by a process that was killed", leftover)
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        _remove_leftovers(plan.root)
         initial = {
             name: model.make(progress=(progress or {}).get(name)) for name, model in initial_models(config).items()
         }
@@ -80,22 +78,8 @@ def open_experiment(
             store = StepStore(plan.root)
             checkpoint = _open(placement, store)
             tokenizers = list(placement.tokenizers.values())
-            sizes = train_set_counts(config)
-            train_sets = {
-                name: _short_enough(
-                    name, problems, tokenizers, config.rollout.max_prompt_tokens, min_problems=sizes[name]
-                )
-                for name, problems in load_training(config.data).sets.items()
-            }
-            benchmarks = load_benchmarks(config)
-            for tokenizer, name in itertools.product(tokenizers, list(benchmarks)):
-                try:
-                    check_prompts([benchmarks[name]], tokenizer, config, folder=initial[tokenizer.name])
-                except HacpoError as error:
-                    if unusable is None:
-                        raise
-                    unusable.setdefault(name, error)
-            benchmarks = {name: value for name, value in benchmarks.items() if name not in (unusable or {})}
+            train_sets = _train_sets(config, tokenizers)
+            benchmarks = _benchmarks(config, tokenizers, initial, unusable)
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,
@@ -111,6 +95,12 @@ def open_experiment(
                 check_golds(plan.root, {**train_sets, **sets}, pool)
                 with _synced(experiment.ledger.store):
                     yield experiment, benchmarks
+
+
+def _remove_leftovers(root: Path) -> None:
+    for leftover in root.rglob(".*.tmp"):
+        _log.info("removing %s, left by a process that was killed", leftover)
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def with_threads(config: ExperimentConfig, root: Path) -> ExperimentConfig:
@@ -183,12 +173,41 @@ def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Pat
     return RayPlacement(config, root=root, initial=initial)
 
 
+def _benchmarks(
+    config: ExperimentConfig,
+    tokenizers: Sequence[AgentTokenizer],
+    initial: Mapping[str, Path],
+    unusable: dict[str, HacpoError] | None,
+) -> dict[str, Benchmark]:
+    """The benchmarks whose prompts all agents can take; `unusable` as in `open_experiment`."""
+    benchmarks = load_benchmarks(config)
+    for tokenizer, name in itertools.product(tokenizers, list(benchmarks)):
+        try:
+            check_prompts([benchmarks[name]], tokenizer, config, folder=initial[tokenizer.name])
+        except HacpoError as error:
+            if unusable is None:
+                raise
+            unusable.setdefault(name, error)
+    return {name: benchmark for name, benchmark in benchmarks.items() if name not in (unusable or {})}
+
+
+def _train_sets(config: ExperimentConfig, tokenizers: Sequence[AgentTokenizer]) -> dict[str, list[Problem]]:
+    """The training problems whose prompts are short enough for every agent, by the name of their set."""
+    min_problems = train_set_counts(config)
+    return {
+        name: _short_enough(
+            name, problems, tokenizers, config.rollout.max_prompt_tokens, min_problems=min_problems[name]
+        )
+        for name, problems in load_training(config.data).sets.items()
+    }
+
+
 def _short_enough(
-    name: str, problems: list[Problem], agents: list[AgentTokenizer], limit: int, *, min_problems: int
+    name: str, problems: list[Problem], tokenizers: Sequence[AgentTokenizer], limit: int, *, min_problems: int
 ) -> list[Problem]:
     """The problems of a set whose prompt has at most `limit` tokens for every agent; logs how many are dropped."""
     fitting_problems = problems
-    for agent in agents:
+    for agent in tokenizers:
         agent.render(fitting_problems)
         fitting_problems = [problem for problem in fitting_problems if len(agent.prompt_ids(problem)) <= limit]
     if len(fitting_problems) < len(problems):

@@ -95,6 +95,38 @@ class TerminalWatcher(Watcher):
         tqdm.write(f"health: {finding.message}", file=sys.stderr)
 
 
+class JobBars:
+    """Shows an overall progress bar, and one for each running job, on standard error."""
+
+    def __init__(self, num_all: int) -> None:
+        self._all = tqdm(total=num_all, desc="all", position=0)
+        self._bars: dict[str, tqdm[Any]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for bar in [*self._bars.values(), self._all]:
+            bar.close()
+
+    def show(self, name: str, position: int, total: int, note: str) -> None:
+        """Move a job's bar, which appears with the first call."""
+        if name not in self._bars:
+            lines_in_use = {bar.pos for bar in self._bars.values()}
+            free_line = next(line for line in range(1, len(lines_in_use) + 2) if -line not in lines_in_use)
+            self._bars[name] = tqdm(total=total, desc=name, position=free_line, leave=False)
+        move(self._bars[name], position, note)
+
+    def finish(self, name: str, reason: str) -> None:
+        """Remove a job's bar and print how it ended; an empty reason: it is done."""
+        bar = self._bars.pop(name, None)
+        if bar is not None:
+            bar.close()
+        seconds = "" if bar is None else f" ({bar.format_dict['elapsed']:.0f} s)"
+        tqdm.write(f"{name}: {f'FAILED, {reason}' if reason else 'done'}{seconds}", file=sys.stderr)
+        self._all.update()
+
+
 def move(bar: tqdm[Any], position: int, note: str) -> None:
     """Set a bar's position and the note beside it."""
     bar.set_postfix_str(note, refresh=False)

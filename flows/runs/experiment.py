@@ -110,20 +110,20 @@ def _train(
     version, last = experiment.first_version, last_step(plan.root, config)
     if version == 0:
         evaluate_agents(experiment, 0, benchmarks_after(config, 0), benchmarks, runner, progress.evaluated)
-        tracking.update()
+        tracking.send_soon()
     begun_at = time.monotonic()
 
     for step in range(version + 1, config.train.num_steps + 1):
         if step > last:
             break
         train_step(experiment, step, runner)
-        tracking.update()
+        tracking.send_soon()
         seconds_left = (time.monotonic() - begun_at) / (step - version) * (config.train.num_steps - step)
         progress.stepped(step, seconds_left)
         names = benchmarks_after(config, step)
         evaluate_agents(experiment, step, names, benchmarks, runner, progress.evaluated)
         last = last_step(plan.root, config) if names else last
-        tracking.update()
+        tracking.send_soon()
         best = steps_to_keep(plan.root, config)
         if step == last or step % config.checkpoint.every == 0 or (names and step in best):
             checkpoint(experiment, step, best=best)
@@ -133,7 +133,7 @@ def _train(
     for step in (0, last):  # the table needs these scores: those of an early end, and those whose files were damaged
         evaluate_agents(experiment, step, _missing_names(experiment, step), benchmarks, runner, progress.evaluated)
     progress.ended(last)
-    tracking.update()
+    tracking.send_soon()
 
 
 def _missing_names(experiment: Experiment, step: int) -> list[str]:

@@ -30,7 +30,7 @@ from flows.records.progress import Progress
 from flows.records.runlog import log_entry
 from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
-from flows.service.schedule import answers
+from flows.service.schedule import prefect_errors
 from hacpo_core.errors import (
     ConfigError,
     DataError,
@@ -223,7 +223,7 @@ class PrefectWatcher(Watcher):
         self._thread.wait()
 
     def _show(self, percent: float, text: str) -> None:
-        with answers():
+        with prefect_errors():
             if self._artifact is None:
                 self._artifact = create_progress_artifact(progress=percent, description=text)  # type: ignore[assignment]
             else:
@@ -260,7 +260,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
         watcher = PrefectWatcher(watcher_of_flow.get(), plan.id)
         result = run_experiment(plan, runner, watcher, has_lock=_has_lock.get())
         watcher.end()
-        with answers():
+        with prefect_errors():
             create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
     except (LockedError, ServerError) as error:
         return Crashed(message=str(error), data=error)

@@ -73,8 +73,8 @@ class ExperimentTracking:
             self._has_news.set()
             self._thread.start()
 
-    def update(self) -> None:
-        """Something was committed; returns at once."""
+    def send_soon(self) -> None:
+        """Have what was committed sent; returns at once."""
         self._has_news.set()
 
     def finish(self, status: str, table: pd.DataFrame | None = None, *, limit_s: float = FINISH_LIMIT_S) -> None:

@@ -20,13 +20,12 @@ from uuid import UUID
 
 import psutil
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Crashed
 
 from flows.service.deployments import POOL
 from flows.service.processes import worker_record
-from flows.service.schedule import FOLDER_TAG, answers, host_of
+from flows.service.schedule import FOLDER_TAG, flow_run_pages, host_of, prefect_errors
 
 _log = logging.getLogger(__name__)
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
@@ -147,11 +146,11 @@ class HostWatch:
         """
         processes = self.suspects.processes.of_runs
         done: list[str] = []
-        for run in _cancelled_runs(client, list(processes)):
+        for run in list(_cancelled_runs(client, list(processes))):
             # While the run is Cancelling, its worker may be about to end it.
             if run.state_type is StateType.CANCELLED or self.suspects.is_due(run, even_alive=True):
                 done += _end(client, run, processes[str(run.id)])
-        for run in _live_runs_without_lock(client):
+        for run in list(_live_runs_without_lock(client)):  # all pages, before states change
             if str(run.id) in processes or host_of(run) not in (None, socket.gethostname()):
                 continue
             if self.suspects.is_due(run):
@@ -159,7 +158,7 @@ class HostWatch:
                 state: State[Any] = (
                     Cancelled(message="ended") if is_cancelled else Crashed(message="its process is gone")
                 )
-                with answers():
+                with prefect_errors():
                     client.set_flow_run_state(run.id, state, force=True)
                 done.append(f"{run.name}: {'cancelled' if is_cancelled else 'crashed'}; its process is gone")
         for message in done:
@@ -167,26 +166,23 @@ class HostWatch:
         return done
 
 
-def _cancelled_runs(client: SyncPrefectClient, ids: Sequence[str]) -> list[FlowRun]:
-    return _read(client, id={"any_": ids}, state={"type": {"any_": ["CANCELLING", "CANCELLED"]}}) if ids else []
+def _cancelled_runs(client: SyncPrefectClient, ids: Sequence[str]) -> Iterator[FlowRun]:
+    if ids:
+        states = {"type": {"any_": ["CANCELLING", "CANCELLED"]}}
+        for page in flow_run_pages(client, {"id": {"any_": ids}, "state": states}):
+            yield from page
 
 
 def _live_runs_without_lock(client: SyncPrefectClient) -> Iterator[FlowRun]:
-    pool = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
-    for run in _read(client, pool, state={"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}):
-        if not any(tag.startswith(FOLDER_TAG) for tag in run.tags):
-            yield run
-
-
-def _read(client: SyncPrefectClient, pool: WorkPoolFilter | None = None, **conditions: Any) -> list[FlowRun]:
-    with answers():
-        return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(conditions), work_pool_filter=pool)
+    states = {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}
+    for page in flow_run_pages(client, {"state": states}, pool=POOL):
+        yield from (run for run in page if not any(tag.startswith(FOLDER_TAG) for tag in run.tags))
 
 
 def _end(client: SyncPrefectClient, run: FlowRun, processes: Sequence[psutil.Process]) -> Iterator[str]:
     """Kill the run's main process; its child processes then exit by themselves and can clean up."""
     if run.state_type is StateType.CANCELLING:
-        with answers():
+        with prefect_errors():
             client.set_flow_run_state(run.id, Cancelled(message="ended"), force=True)
     for process in processes:
         with suppress(psutil.Error):

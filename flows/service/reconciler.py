@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
@@ -41,7 +40,7 @@ from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_statu
 from flows.records.tracked import unsent_experiments
 from flows.service.host import HostWatch, Suspects, Timeouts
 from flows.service.processes import module_command
-from flows.service.schedule import Schedule, answers
+from flows.service.schedule import Schedule, flow_run_pages, prefect_errors
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
 
@@ -135,14 +134,9 @@ class Reconciler:
 
     def _end_commands(self) -> Iterator[str]:
         """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""
-        with answers():
-            running = self.schedule.client.read_flow_runs(
-                flow_filter=FlowFilter.model_validate({"name": {"any_": ["experiment"]}}),
-                flow_run_filter=FlowRunFilter.model_validate(
-                    {"state": {"type": {"any_": ["RUNNING"]}}, "deployment_id": {"is_null_": True}}
-                ),
-            )
-        for run in running:
+        conditions = {"state": {"type": {"any_": ["RUNNING"]}}, "deployment_id": {"is_null_": True}}
+        pages = list(flow_run_pages(self.schedule.client, conditions, flow="experiment"))  # before states change
+        for run in [run for page in pages for run in page]:
             experiment = run.parameters.get("experiment", "")
             if Path(run.parameters.get("runs_dir", "")) != self.runs_dir.absolute():
                 continue
@@ -186,7 +180,7 @@ class Reconciler:
 
     def _was_cancelled(self, run: FlowRun) -> bool:
         """Whether the run was cancelled and not rescheduled (on Prefect's web page) since then."""
-        with answers():
+        with prefect_errors():
             states = self.schedule.client.read_flow_run_states(run.id)  # oldest first
         for state in reversed(states):
             if state.type in (StateType.SCHEDULED, StateType.CANCELLING, StateType.CANCELLED):
@@ -194,7 +188,7 @@ class Reconciler:
         return False
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:
-        with answers():
+        with prefect_errors():
             self.schedule.client.set_flow_run_state(run.id, state, force=True)
 
     def send_tracking(self) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas import OrchestrationResult
 from prefect.client.schemas.actions import WorkPoolUpdate
-from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType, Worker
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.exceptions import PrefectException
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import Cancelled, Cancelling
 
 from flows.records.failures import FAILURE_FILE
@@ -139,25 +140,13 @@ class Schedule:
         return found
 
     def _pages(self, **conditions: Any) -> Iterator[list[FlowRun]]:
-        """The folder's flow runs that meet these conditions, page by page, the latest start first."""
-        offset = 0
-        while offset % _PAGE == 0:
-            with answers():
-                page = self.client.read_flow_runs(
-                    flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [self.tag]}, **conditions}),
-                    sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-                    limit=_PAGE,
-                    offset=offset,
-                )
-            if not page:
-                return
-            yield page
-            offset += len(page)
+        """The folder's flow runs that meet these conditions."""
+        return flow_run_pages(self.client, {"tags": {"all_": [self.tag]}, **conditions})
 
     def workers(self) -> Sequence[WorkerRecord]:
         """The newest online worker of each host."""
         workers: list[Worker] = []
-        with answers():
+        with prefect_errors():
             try:
                 workers = self.client.read_workers_for_work_pool(POOL)
             except httpx.HTTPStatusError as error:
@@ -170,7 +159,7 @@ class Schedule:
 
     def set_limit(self, num_runs: int) -> None:
         """Set the maximum number of concurrent runs of the pool, over all machines."""
-        with answers():
+        with prefect_errors():
             if self.client.read_work_pool(POOL).concurrency_limit != num_runs:
                 self.client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=num_runs))
 
@@ -206,7 +195,7 @@ class Schedule:
         """
         # Two concurrent submissions have the same previous run, hence the same key: the server creates only one run.
         key = f"v1/{self.tag}/{experiment}/{newest.id if newest is not None else ''}"
-        with answers():
+        with prefect_errors(), self._deployment_forgotten():
             run = self.client.create_flow_run_from_deployment(
                 self._deployment_id(),
                 parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
@@ -243,7 +232,7 @@ class Schedule:
             raise RefusedError(f"{experiment} is trained by the worker of {host}")
         # With Cancelling, Prefect cancels a queued run at once, and the worker ends a run that it has just taken.
         is_ended = will_return or (not has_worker and state != "Scheduled")
-        with answers():
+        with prefect_errors():
             self.client.set_flow_run_state(newest.id, Cancelled() if is_ended else Cancelling(), force=is_ended)
         successor = self._newest(experiment)
         if successor is not None and successor.id != newest.id and _described(successor).is_live:
@@ -264,7 +253,7 @@ class Schedule:
         # is created first: a failure in between then leaves a surplus run, which finds the experiment locked or
         # complete, rather than none.
         moved = self.submit(experiment, priority, newest)
-        with answers():
+        with prefect_errors():
             state: State[Any] = Cancelled(message=f"moved to the {priority} queue")
             response: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
             earlier = [past for past in self.client.read_flow_run_states(newest.id) if past.message != state.message]
@@ -278,12 +267,21 @@ class Schedule:
 
     def _newest(self, experiment: str) -> FlowRun | None:
         conditions = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}
-        with answers():
+        with prefect_errors():
             runs = self.client.read_flow_runs(
                 flow_run_filter=FlowRunFilter.model_validate(conditions),
                 sort=FlowRunSort.EXPECTED_START_TIME_DESC,
             )
         return max(runs, key=_attempt, default=None)
+
+    @contextmanager
+    def _deployment_forgotten(self) -> Iterator[None]:
+        """If the server does not know the deployment, which is then another server's, the next call makes it again."""
+        try:
+            yield
+        except ObjectNotFound:
+            self._deployment = None
+            raise
 
     def _deployment_id(self) -> Any:
         with self._mutex:
@@ -291,6 +289,37 @@ class Schedule:
                 deploy(self.client)
                 self._deployment = self.client.read_deployment_by_name("experiment/experiment").id
             return self._deployment
+
+
+def flow_run_pages(
+    client: SyncPrefectClient, conditions: Mapping[str, Any], *, flow: str | None = None, pool: str | None = None
+) -> Iterator[list[FlowRun]]:
+    """Flow runs that meet these conditions, page by page, the latest start first.
+
+    Args:
+        client: of the server.
+        conditions: fields of Prefect's FlowRunFilter.
+        flow: name of their flow.
+        pool: name of their work pool.
+
+    Raises:
+        ServerError: the server does not answer.
+    """
+    offset = 0
+    while offset % _PAGE == 0:
+        with prefect_errors():
+            page = client.read_flow_runs(
+                flow_filter=None if flow is None else FlowFilter.model_validate({"name": {"any_": [flow]}}),
+                work_pool_filter=None if pool is None else WorkPoolFilter.model_validate({"name": {"any_": [pool]}}),
+                flow_run_filter=FlowRunFilter.model_validate(conditions),
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=_PAGE,
+                offset=offset,
+            )
+        if not page:
+            return
+        yield page
+        offset += len(page)
 
 
 def _is_settled(run: FlowRun) -> bool:
@@ -342,7 +371,7 @@ def _described(run: FlowRun) -> ScheduledRun:
 
 
 @contextmanager
-def answers() -> Iterator[None]:
+def prefect_errors() -> Iterator[None]:
     """Convert errors of Prefect's client in the block into ServerError.
 
     Raises:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
@@ -85,6 +86,49 @@ class PrefectWorker:
         await worker.start(printer=partial(print, flush=True))
 
 
+class _Service:
+    """What a worker does with one server, between its start and its end."""
+
+    def __init__(self, server: PrefectServer, runs_dir: Path, num_slots: int) -> None:
+        """Register what is missing on the server."""
+        self.server = server
+        self._runs_dir, self._num_slots = runs_dir, num_slots
+        use_server(server, runs_dir)
+        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
+        self._schedule = Schedule(server, runs_dir)
+        deploy(self._schedule.client)
+        self._host, self._reconciler = HostWatch(Suspects(runs_dir)), Reconciler(self._schedule, runs_dir)
+        self._worker = PrefectWorker(server, num_slots)
+
+    def start(self) -> None:
+        """Start to take flow runs."""
+        self._worker.start()
+
+    def check_once(self, reconciler_lock: IO[bytes]) -> None:
+        """Look after all flow runs if this worker has the reconciler's lock, or else after the host's processes."""
+        rotate_logs(home_of(self._runs_dir))
+        set_pool_limit(self._schedule, self._num_slots)
+        if acquire(reconciler_lock, limit_s=0.0):
+            self._reconciler.check_once()
+            self._reconciler.send_tracking()
+        else:
+            self._host.check_once(self._schedule.client)
+
+    def wait(self) -> None:
+        """Wait for the next check: a short time while a flow run appears dead, or if Prefect's worker ends."""
+        has_suspects = self._reconciler.num_suspects + len(self._host.suspects) > 0
+        if self._worker.has_ended(SUSPECT_EVERY_S if has_suspects else CHECK_EVERY_S):
+            time.sleep(SUSPECT_EVERY_S)  # it may fail at once again
+
+    def has_ended(self) -> bool:
+        """Whether Prefect's worker has ended by itself."""
+        return self._worker.has_ended(0.0)
+
+    def end(self) -> None:
+        """End Prefect's worker and its flow runs."""
+        self._worker.end(self._runs_dir)
+
+
 def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) -> None:
     """Train what is in the queue, and check all else, until interrupted or until the runs folder is deleted.
 
@@ -96,46 +140,33 @@ def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) ->
     Raises:
         ServerError: the server does not start, rejects the credentials, or runs on another machine.
     """
-    home, own_lock = home_of(runs_dir), worker_record(runs_dir).path.with_suffix(".lock")
+    own_lock = worker_record(runs_dir).path.with_suffix(".lock")
     inode = inode_of(own_lock)
-    worker: PrefectWorker | None = None
-    with (home / RECONCILER_LOCK).open("ab") as lock:
+    service: _Service | None = None
+    with (home_of(runs_dir) / RECONCILER_LOCK).open("ab") as reconciler_lock:
         try:
             while not is_interrupted():
                 if inode_of(own_lock) != inode:
                     _log.warning("%s was deleted; the worker ends", runs_dir)
                     return
                 server = await_server(runs_dir)
-                if worker is not None and (worker.has_ended(0.0) or worker.server != server):
-                    worker.end(runs_dir)
-                    worker = None
+                if service is not None and (service.has_ended() or service.server != server):
+                    service.end()
+                    service = None
                 try:
-                    if worker is None:
-                        use_server(server, runs_dir)
-                        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
-                        schedule = Schedule(server, runs_dir)
-                        deploy(schedule.client)
-                        host, reconciler = HostWatch(Suspects(runs_dir)), Reconciler(schedule, runs_dir)
-                        worker = PrefectWorker(server, num_slots)
-                        worker.start()
-                    rotate_logs(home)
-                    set_pool_limit(schedule, num_slots)
-                    if acquire(lock, limit_s=0.0):
-                        reconciler.check_once()
-                        reconciler.send_tracking()
-                    else:
-                        host.check_once(schedule.client)
+                    if service is None:
+                        service = _Service(server, runs_dir, num_slots)
+                        service.start()
+                    service.check_once(reconciler_lock)
                 except Exception as error:  # noqa: BLE001  the worker must survive every error
                     _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
-                if worker is None:
+                if service is None:
                     time.sleep(SUSPECT_EVERY_S)
-                elif worker.has_ended(
-                    SUSPECT_EVERY_S if reconciler.num_suspects + len(host.suspects) else CHECK_EVERY_S
-                ):
-                    time.sleep(SUSPECT_EVERY_S)  # it may fail at once again
+                else:
+                    service.wait()
         finally:
-            if worker is not None:
-                worker.end(runs_dir)
+            if service is not None:
+                service.end()
 
 
 def set_pool_limit(schedule: Schedule, own_slots: int) -> None:

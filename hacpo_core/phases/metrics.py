@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.base import ROW_FIGURES, ROW_KEYS, RowKind
 from hacpo_core.responses import ORDINARY, SEARCHED, Responses
-from hacpo_core.store.ledger import SHOWN, TOO_LONG, Ledger
+from hacpo_core.store.ledger import SHOWN, TOO_LONG, Committed, Ledger, TaughtBatch, UpdateRecord
 
 
 def metrics(experiment: Experiment, step: int) -> None:
@@ -50,18 +50,41 @@ def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str
 
 
 def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) -> dict[str, float]:
-    rollout, verification = ledger.rollouts(step, agent), ledger.verdicts(step, agent)
-    update, verdicts = ledger.update(step, agent), verification.value.verdicts
-    assert verdicts is not None, "metrics follow verification"
-    minibatches, rows, counts = update.minibatches, update.rows, update.counts
-    cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
-    num_rows = sum(m.num_rows for m in minibatches)
-    is_own, is_foreign = rows["kind"] == RowKind.OWN, rows["kind"] == RowKind.FOREIGN
     values = {
         **ledger.estimate(step).value.figures.get(agent, {}),
+        **_response_metrics(ledger.rollouts(step, agent), ledger.verdicts(step, agent), is_token_level),
+        **_update_metrics(ledger.update(step, agent), ledger.agents),
+    }
+    if f"teach.{agent}" in ledger.store.committed(step):
+        values |= _teaching_metrics(ledger.taught(step, agent))
+    return {name: float(value) for name, value in values.items()}
+
+
+def _response_metrics(
+    rollout: Committed[Responses], verification: Committed[Responses], is_token_level: bool
+) -> dict[str, float]:
+    verdicts = verification.value.verdicts
+    assert verdicts is not None, "metrics follow verification"
+    return {
         "reward/mean": float(np.mean(verdicts.raw_reward_R[verdicts.is_scored_R])),
         "reward/num_unscored": int((~verdicts.is_scored_R).sum()),
         "reward/unscored_share": float((~verdicts.is_scored_R).mean()),
+        "response/length_tokens": len(rollout.value.token_ids.value_N) / len(rollout.value),
+        "response/cut_share": float(np.mean([reason == "length" for reason in rollout.value.finish_reason])),
+        "tokens/sampled": rollout.cost.num_tokens,
+        "time/rollout_s": rollout.cost.seconds,
+        "time/verify_s": verification.cost.seconds,
+        "gpu/rollout_s": rollout.cost.gpu_seconds,
+        **_search_metrics(verification.value),
+        **_sampler_metrics(rollout.value, is_token_level),
+    }
+
+
+def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, float]:
+    minibatches, rows, counts = update.minibatches, update.rows, update.counts
+    num_rows = sum(m.num_rows for m in minibatches)
+    is_own, is_foreign = rows["kind"] == RowKind.OWN, rows["kind"] == RowKind.FOREIGN
+    values = {
         "text/length_drift": counts.length_drift_mean,
         "text/num_truncated": counts.num_truncated,
         "text/num_empty": counts.num_empty,
@@ -72,17 +95,9 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
         "update/own_objective": float(np.mean([m.own_objective for m in minibatches])),
         "update/cross_objective": float(np.mean([m.cross_objective for m in minibatches])),
         "update/skipped_share": sum(m.num_skipped for m in minibatches) / num_rows if num_rows else 0.0,
-        "response/length_tokens": len(rollout.value.token_ids.value_N) / len(rollout.value),
-        "response/cut_share": float(np.mean([reason == "length" for reason in rollout.value.finish_reason])),
-        "tokens/sampled": rollout.cost.num_tokens,
         "tokens/trained": sum(m.num_trained_tokens for m in minibatches),
-        "time/rollout_s": rollout.cost.seconds,
-        "time/verify_s": verification.cost.seconds,
         "time/update_s": update.cost.seconds,
-        "gpu/rollout_s": rollout.cost.gpu_seconds,
         "gpu/update_s": update.cost.gpu_seconds,
-        **_search_metrics(verification.value),
-        **_sampler_metrics(rollout.value, is_token_level),
         **_row_metrics("own", rows, is_own),
         **_row_metrics("old", rows, rows["kind"] == RowKind.OLD),
         **_row_metrics("cross", rows, is_foreign),
@@ -90,11 +105,14 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     coefficients = [m.entropy_coef for m in minibatches if m.entropy_coef is not None]
     if coefficients:
         values["update/entropy_coef"] = float(np.mean(coefficients))
+    cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
+    if cosines:
+        values["update/gradient_cosine"] = float(np.mean(cosines))
     if counts.num_masked is not None:
         num_chosen = num_rows + counts.num_masked
         values["update/masked_share"] = counts.num_masked / num_chosen if num_chosen else 0.0
-    if len(ledger.agents) > 2:
-        for other in ledger.agents:
+    if len(agents) > 2:
+        for other in agents:
             values |= _row_metrics(f"from_{other}", rows, is_foreign & (rows["agent"] == other))
     values |= {f"ratio_from_{other}/log_center": center for other, center in update.log_centers.items()}
     if len(is_own):
@@ -109,19 +127,19 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
             values["correction/zero_share"] = float((correction == 0.0).mean())
         figures = set(rows).difference(ROW_KEYS, ROW_FIGURES)
         values |= {f"objective/{name}": float(rows[name].mean()) for name in sorted(figures)}
-    if f"teach.{agent}" in ledger.store.committed(step):
-        teaching = ledger.taught(step, agent)
-        values |= {"time/teach_s": teaching.cost.seconds, "gpu/teach_s": teaching.cost.gpu_seconds}
-        difference_N = teaching.difference.value_N[~np.isnan(teaching.difference.value_N)]
-        if len(difference_N):
-            values["teacher/difference_mean"] = float(difference_N.mean())
-        prompt_kinds = [prompt for prompt in teaching.prompt if prompt]
-        if prompt_kinds:
-            values["teacher/shown_share"] = prompt_kinds.count(SHOWN) / len(prompt_kinds)
-            values["teacher/too_long_share"] = prompt_kinds.count(TOO_LONG) / len(prompt_kinds)
-    if cosines:
-        values["update/gradient_cosine"] = float(np.mean(cosines))
-    return {name: float(value) for name, value in values.items()}
+    return values
+
+
+def _teaching_metrics(teaching: TaughtBatch) -> dict[str, float]:
+    values = {"time/teach_s": teaching.cost.seconds, "gpu/teach_s": teaching.cost.gpu_seconds}
+    difference_N = teaching.difference.value_N[~np.isnan(teaching.difference.value_N)]
+    if len(difference_N):
+        values["teacher/difference_mean"] = float(difference_N.mean())
+    prompt_kinds = [prompt for prompt in teaching.prompt if prompt]
+    if prompt_kinds:
+        values["teacher/shown_share"] = prompt_kinds.count(SHOWN) / len(prompt_kinds)
+        values["teacher/too_long_share"] = prompt_kinds.count(TOO_LONG) / len(prompt_kinds)
+    return values
 
 
 def _search_metrics(responses: Responses) -> dict[str, float]:

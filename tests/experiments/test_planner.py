@@ -19,12 +19,13 @@ from experiments.estimate import (
     training_rate,
 )
 from experiments.planner import RateConfig, plan_grid
+from flows.grids.run import default_workers, run_grid, submit
+from flows.grids.show import count_experiments, show_grid
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, save_plan
 from flows.planning.ranks import with_ranks
 from flows.records.failures import read_failure
 from flows.records.states import RESULT_FILE, experiment_status
-from flows.run_grid import count_experiments, default_workers, run_grid, show_grid, submit
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
 from flows.service.schedule import ScheduledRun
@@ -272,8 +273,8 @@ def test_measured_rates_take_the_place_of_stated_ones(
 def test_worker_of_a_grid_trains_as_many_at_a_time_as_the_gpus_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.run_grid.visible_devices", lambda: [str(i) for i in range(8)])
-    monkeypatch.setattr("flows.run_grid.usable_cores", lambda: 6)
+    monkeypatch.setattr("flows.grids.run.visible_devices", lambda: [str(i) for i in range(8)])
+    monkeypatch.setattr("flows.grids.run.usable_cores", lambda: 6)
     plans = list(plan_grid("table1", runs_dir=tmp_path).plans.values())
     assert default_workers(plans) == 2, "two trainings of one agent on four GPUs each"
     assert default_workers([one for one in plans if len(one.config.pair.agents) == 2]) == 1

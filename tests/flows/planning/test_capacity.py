@@ -10,12 +10,12 @@ import pytest
 
 from experiments.planner import plan_grid
 from experiments.published.models import published_shapes
+from flows.grids.show import show_grid
 from flows.planning import host_memory, memory
 from flows.planning.capacity import check_fits, max_memory_share, with_memory_plan
 from flows.planning.compose import compose
 from flows.planning.memory import peak_gib
 from flows.planning.plans import plan
-from flows.run_grid import show_grid
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import CapacityError, ConfigError
 from tests.flows.planning.test_memory import BILLION, config_of

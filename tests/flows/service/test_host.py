@@ -49,7 +49,7 @@ class FakeClient:
         )
         self.states: list[str] = []
 
-    def read_flow_runs(self, *, flow_run_filter: Any, work_pool_filter: Any) -> list[FlowRun]:
+    def read_flow_runs(self, *, flow_run_filter: Any, work_pool_filter: Any, **_: object) -> list[FlowRun]:
         kinds = {kind.value for kind in flow_run_filter.state.type.any_}
         is_asked = flow_run_filter.id is None or self.run.id in flow_run_filter.id.any_
         return [self.run] if is_asked and self.run.state_type is not None and self.run.state_type.value in kinds else []

@@ -371,8 +371,7 @@ def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(run
         server = find_server(runs_dir)
         assert server is not None
         secret = server.auth.partition(":")[2]
-        mine = [psutil.Process(first.pid), *psutil.Process(first.pid).children(recursive=True)]
-        assert len(mine) >= 2, "the supervisor, Prefect's worker, and what that has begun"
+        mine = [psutil.Process(first.pid), *psutil.Process(first.pid).children(recursive=True)]  # and runs left above
         lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
         assert not any(secret in line for line in lines)
     finally:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from flows.grids import watch as watching
+from flows.grids.watch import watch
 from flows.planning.plans import Plan
 from flows.records.progress import Progress
 from flows.records.watcher import Watcher
-from flows.runs import grid
 from flows.runs.experiment import run_experiment
-from flows.runs.grid import watch
 from flows.service.schedule import ScheduledRun
 from hacpo_core.errors import ServerError
 from hacpo_core.phases import metrics
@@ -26,8 +26,8 @@ from hacpo_core.store.lock import ExperimentLock
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "ASK_EVERY_S", -1.0)
-    monkeypatch.setattr(grid, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(watching, "ASK_EVERY_S", -1.0)
+    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.0)
 
 
 @dataclass

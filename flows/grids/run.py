@@ -1,4 +1,4 @@
-"""`hacpo grid` and `hacpo demo`: show the grid, train the selected experiments, print the results, write the report."""
+"""`hacpo grid` and `hacpo demo`: train the selected experiments of a grid, print the results, write the report."""
 
 from __future__ import annotations
 
@@ -6,145 +6,33 @@ import json
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
-from experiments.estimate import CostEstimate, estimate
-from experiments.planner import GridPlan, matrix, plan_grid
+from experiments.planner import GridPlan, plan_grid
+from flows.grids.initial_models import make_initial_models
+from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, say_states, uses_gpu
+from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.tracked import reopen
 from flows.runs.display import format_table
-from flows.runs.grid import make_initial_models, watch
 from flows.runs.results import read_final
-from flows.service.experiment_state import STATES
-from flows.service.schedule import RefusedError, Schedule, ScheduledRun
+from flows.service.schedule import RefusedError, Schedule
 from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.slots import visible_devices
 from flows.service.worker import find_worker, slots_here, worker_here
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
-from hacpo_core.config.samplers import sampler_of
 from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, ServerError
 
 _log = logging.getLogger(__name__)
-Selection = Literal["missing", "failed", "all"]
-SELECTED: dict[Selection, tuple[str, ...]] = {
-    "missing": ("missing",),
-    "failed": ("failed",),
-    "all": ("missing", "failed"),
-}
-
-
-def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
-    """Print the state of each cell, why cells are not done, and the estimated cost of the selected experiments."""
-    plans_to_run = grid.experiments(*SELECTED[selection])
-    cost = {"to run": estimate(grid, plans_to_run), "whole grid": estimate(grid, grid.experiments())}
-    plans = _plans_by_pair(grid)
-    pairs = {name: estimate(grid, pair_plans) for name, pair_plans in plans.items()}
-    counts = count_experiments(grid)
-    if as_json:
-        cells = [{**asdict(cell), "root": str(cell.root)} for cell in grid.cells]
-        estimates = {name.replace(" ", "_"): asdict(cost_estimate) for name, cost_estimate in cost.items()}
-        pair_estimates = {
-            name: asdict(cost_estimate) | {"memory_shares": _memory_shares(plans[name])}
-            for name, cost_estimate in pairs.items()
-        }
-        values = {"cells": cells, "experiments": counts, "estimates": estimates, "pairs": pair_estimates}
-        print(json.dumps({"grid": grid.name, **values}))
-        return
-    print(grid.config.title)
-    print(pd.DataFrame(matrix(grid)).to_string(index=False))
-    print()
-    say_states(grid)
-    for name, cost_estimate in cost.items():
-        print(f"{name:<11}{_cost_text(cost_estimate, grid)}")
-    print("by pair (an experiment that several pairs share counts for the first one)")
-    for name, cost_estimate in pairs.items():
-        costs = f"{_experiments(cost_estimate.experiments)}, {_hours_text(cost_estimate, grid)}"
-        print(f"  {name}: {costs}{_share_text(plans[name])}")
-
-
-def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
-    """The flow runs that are queued or executing, by experiment, if a Prefect server runs; starts none."""
-    server = find_server(runs_dir)
-    if server is None:
-        return {}
-    try:
-        return {name: run for name, run in Schedule(server, runs_dir).runs().items() if run.is_live}
-    except ServerError as error:
-        _log.warning("queued experiments are shown as missing: %s", error)
-        return {}
-
-
-def _plans_by_pair(grid: GridPlan) -> dict[str, list[Plan]]:
-    """The grid's experiments by pair; one that several pairs share is listed for the first of them."""
-    first: dict[str, str] = {}
-    for cell in grid.cells:
-        first.setdefault(cell.experiment, cell.pair)
-    plans: dict[str, list[Plan]] = {cell.pair: [] for cell in grid.cells}
-    for experiment, pair in first.items():
-        plans[pair].append(grid.plans[experiment])
-    return plans
-
-
-def say_states(grid: GridPlan) -> None:
-    """Print how many experiments are in each state, and why some cannot be run or failed."""
-    counts = count_experiments(grid)
-    print(f"{_experiments(sum(counts.values()))}: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
-    stuck = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
-    for reason, number in stuck.items():
-        print(f"  {number} {'cell' if number == 1 else 'cells'}: {reason}")
-
-
-def count_experiments(grid: GridPlan) -> dict[str, int]:
-    """Number of experiments in each state."""
-    counts = Counter({cell.experiment: cell.status for cell in grid.cells}.values())
-    return {state: counts[state] for state in STATES}
-
-
-def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
-    if not cost.experiments:
-        return "nothing"
-    rates = grid.config.rates
-    basis = {
-        "measured": "as measured in complete experiments",
-        "stated": rates.source if rates is not None else "stated",
-        "limit": "at most: every response at its limit, since no length or speed is known yet",
-    }[cost.basis]
-    return (
-        f"{_experiments(cost.experiments)}, {cost.rollouts:,} rollouts, "
-        f"{cost.evaluation_responses:,} evaluation responses, "
-        f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, "
-        f"{_hours_text(cost, grid)} ({basis})"
-    )
-
-
-def _hours_text(cost: CostEstimate, grid: GridPlan) -> str:
-    if cost.busy_hours is None:
-        return "hours unknown"
-    device = "GPU" if uses_gpu(list(grid.plans.values())) else "core"
-    return f"{cost.occupied_hours:,.1f} {device}-hours occupied, {cost.busy_hours:,.1f} of them busy"
-
-
-def _memory_shares(plans: Sequence[Plan]) -> list[float | str]:
-    """Shares of a GPU that samplers take in these experiments; auto: the models' sizes are unknown."""
-    shares = {sampler_of(plan.config.engine).gpu_share(plan.config.engine) for plan in plans}
-    return sorted((share for share in shares if share is not None), key=str)
-
-
-def _share_text(plans: Sequence[Plan]) -> str:
-    shares = _memory_shares(plans)
-    titles = " or ".join(sorted({sampler_of(plan.config.engine).title for plan in plans}))
-    return f"; {titles} takes {' or '.join(map(str, shares))} of a GPU" if shares and uses_gpu(plans) else ""
 
 
 def run_grid(
@@ -221,7 +109,7 @@ def _queue(
     """Submit the experiments for the folder's workers, without waiting."""
     make_initial_models(plans, num_workers=num_workers)
     ids = submit(plans, _schedule(runs_dir, as_json=as_json), priority=priority)
-    _say(f"{_experiments(len(plans))} in the queue; start `hacpo worker` to train", as_json=as_json)
+    _say(f"{experiments_text(len(plans))} in the queue; start `hacpo worker` to train", as_json=as_json)
     if as_json:
         print(json.dumps({"grid": grid.name, "queued": [plan.id for plan in plans], "submitted": ids}))
 
@@ -282,7 +170,7 @@ def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
         first, error = next(iter(reasons.items()))
         reason = f"; first to end: {first} ({error})"
     remedy = "; --run failed retries those that failed" if counts["failed"] else ""
-    raise EngineError(f"{counts['done']} of {_experiments(sum(counts.values()))} done, {others}{reason}{remedy}")
+    raise EngineError(f"{counts['done']} of {experiments_text(sum(counts.values()))} done, {others}{reason}{remedy}")
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
@@ -380,11 +268,6 @@ def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
     return f"served with the page; data in {runs_dir / 'mlflow.db'}"
 
 
-def uses_gpu(plans: Sequence[Plan]) -> bool:
-    """Whether any of the experiments runs its models on a GPU."""
-    return any(plan.config.engine.device != "cpu" for plan in plans)
-
-
 def default_workers(plans: Sequence[Plan]) -> int:
     """Number of concurrent experiments: GPUs divided by those of the smallest experiment, or cores by the largest's.
 
@@ -407,10 +290,6 @@ def result_rows(grid: GridPlan) -> list[dict[str, Any]]:
             if row["agent"] == cell.agent:
                 rows.append({**row, "pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()})
     return rows
-
-
-def _experiments(number: int) -> str:
-    return f"{number} experiment" if number == 1 else f"{number} experiments"
 
 
 def _say(text: str, *, as_json: bool) -> None:

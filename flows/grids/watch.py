@@ -1,0 +1,145 @@
+"""Show the progress of queued experiments until all have ended."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tqdm import tqdm
+
+from flows.planning.plans import Plan
+from flows.records.failures import Failure
+from flows.records.progress import Progress
+from flows.records.states import ExperimentStatus, experiment_status
+from flows.runs.display import JobBars
+from flows.service.schedule import RefusedError, Schedule, ScheduledRun
+from hacpo_core.errors import ServerError
+from hacpo_core.phases.health import Finding
+
+LOOK_EVERY_S, ASK_EVERY_S = 0.5, 2.0
+
+
+def watch(
+    plans: Sequence[Plan],
+    schedule: Schedule,
+    revive: Callable[[], Schedule],
+    check: Callable[[], None],
+    *,
+    priority: str = "normal",
+) -> dict[str, str]:
+    """Queue experiments and show their progress until each is complete, has failed or was cancelled.
+
+    An experiment that another process trains is queued if that process ends without a result. Only a cancellation of a
+    flow run that was live while this function watched it counts: an earlier one is not about this call.
+
+    Args:
+        plans: experiments that are not complete, the first to be queued first.
+        schedule: of their runs folder.
+        revive: restarts a server that does not answer, possibly at another address.
+        check: called regularly; raises if waiting is pointless.
+        priority: queue.
+
+    Returns:
+        reason by id of the experiments that failed or were cancelled; the others are complete.
+    """
+    with JobBars(len(plans)) as bars:
+        watched = _Watched(plans, schedule, revive, priority, bars)
+        while watched.open_experiments:
+            check()
+            watched.look()
+            time.sleep(LOOK_EVERY_S)
+    return watched.reasons
+
+
+class _Watched:
+    """The experiments of a call of `watch`."""
+
+    def __init__(
+        self, plans: Sequence[Plan], schedule: Schedule, revive: Callable[[], Schedule], priority: str, bars: JobBars
+    ) -> None:
+        self.open_experiments = {plan.id: plan.root for plan in plans}
+        self.reasons: dict[str, str] = {}
+        self._schedule, self._revive, self._priority, self._bars = schedule, revive, priority, bars
+        self._runs: Mapping[str, ScheduledRun] = {}
+        self._asked_at = -math.inf
+        self._run_ids: dict[str, str] = {}
+        """by experiment: the newest flow run that was live while it was watched"""
+        self._event_keys: set[Any] = set()
+        for plan in plans:  # findings of earlier attempts
+            self._event_keys |= {
+                (plan.id, event.key) for event in _health_events(experiment_status(plan.root).progress)
+            }
+
+    def look(self) -> None:
+        """Look at every experiment once, and ask the server if its last answer is old."""
+        is_asked = time.monotonic() - self._asked_at > ASK_EVERY_S and self._ask()
+        for name, root in list(self.open_experiments.items()):
+            status = experiment_status(root)
+            self._show(name, status)
+            reason = None
+            if not root.is_dir():
+                reason = "its folder was deleted"
+            elif status.state not in ("done", "running"):
+                reason = _why_ended(self._watched_run(name), status.failure)
+                if reason is None and is_asked:
+                    self._queue_unless_continued(name)
+            if status.state == "done" or reason is not None:
+                del self.open_experiments[name]
+                self._bars.finish(name, reason or "")
+                if reason is not None:
+                    self.reasons[name] = reason
+
+    def _ask(self) -> bool:
+        """Read the flow runs; False if the server did not answer and was revived."""
+        try:
+            self._runs, self._asked_at = self._schedule.runs(), time.monotonic()
+        except ServerError:
+            self._schedule = self._revive()
+            return False
+        self._run_ids |= {run.experiment: run.id for run in self._runs.values() if run.is_live}
+        return True
+
+    def _show(self, name: str, status: ExperimentStatus) -> None:
+        progress = status.progress
+        if status.state == "running" and progress is not None:
+            self._bars.show(name, progress.step, progress.num_steps, progress.brief_reward)
+        for event in _health_events(progress):
+            if (name, event.key) not in self._event_keys:
+                self._event_keys.add((name, event.key))
+                tqdm.write(f"{name}: {event.message}", file=sys.stderr)
+
+    def _watched_run(self, name: str) -> ScheduledRun | None:
+        """The experiment's newest flow run, if it was live while it was watched."""
+        run = self._runs.get(name)
+        return run if run is not None and run.id == self._run_ids.get(name) else None
+
+    def _queue_unless_continued(self, name: str) -> None:
+        """Queue an experiment for which there is no flow run, or only one that ended before it was watched.
+
+        A crashed run is left to the reconciler.
+        """
+        run = self._runs.get(name)
+        if self._watched_run(name) is None and (run is None or run.state != "Crashed"):
+            with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
+                self._run_ids[name] = self._schedule.start(name, self._priority).id
+
+
+def _health_events(progress: Progress | None) -> Iterator[Finding]:
+    for finding in progress.findings if progress is not None else ():
+        yield from finding.events
+
+
+def _why_ended(run: ScheduledRun | None, failure: Failure | None) -> str | None:
+    """Why an experiment has ended, by its flow run and its record of a failure; None if it will be continued."""
+    if run is not None and run.is_live:
+        return None
+    if run is not None and run.state == "Cancelled":
+        return "cancelled"
+    if failure is not None:
+        return failure.reason
+    # The reconciler resubmits a crashed run, or gives up and records a failure.
+    return None if run is None or run.state == "Crashed" else f"{run.state.lower()}: {run.message}"

@@ -160,6 +160,8 @@ def agent_memory(
     optimizer: float = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
     if is_deepspeed and engine.deepspeed.offload_optimizer:
         optimizer = 0.0
+    elif sums_in_fp32 and stage == 1:  # the optimizer keeps the sums, and its step reads a part of them
+        optimizer, gradients = optimizer + gradients, 0.0
     else:
         copies = (4 if is_narrow or is_deepspeed else 0) + (width if is_narrow and stage in (1, 2) else 0)
         gradients += copies * trained / (ranks if stage >= 1 else 1)

@@ -100,8 +100,8 @@ class DeepspeedConfig:
         "ZeRO stage",
         choices={
             0: "nothing is sharded",
-            1: "optimizer states and fp32 master weights are sharded",
-            2: "gradients too",
+            1: "optimizer states and fp32 master weights are sharded, gradients are reduced once per update",
+            2: "gradients are sharded too, and reduced in every pass",
             3: "weights too",
         },
     )

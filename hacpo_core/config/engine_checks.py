@@ -104,10 +104,10 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
             "engine.deepspeed.stage to 1, 2 or 3"
         )
     is_wide = config.engine.grad_dtype == "float32" and config.engine.dtype != "float32"
-    if is_wide and (deepspeed.stage == 0 or (deepspeed.stage == 1 and not deepspeed.offload_optimizer)):
+    if is_wide and deepspeed.stage == 0:
         raise ConfigError(
-            f"engine.grad_dtype: got float32 at engine.deepspeed.stage={deepspeed.stage}, where DeepSpeed sums "
-            "gradients in engine.dtype; set stage 2 or 3, or stage 1 with engine.deepspeed.offload_optimizer=true"
+            "engine.grad_dtype: got float32 at engine.deepspeed.stage=0, where DeepSpeed sums gradients in "
+            "engine.dtype; set stage 1, 2 or 3"
         )
     if deepspeed.offload_parameters and deepspeed.stage != 3:
         raise ConfigError(

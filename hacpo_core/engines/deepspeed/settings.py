@@ -37,4 +37,6 @@ def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_eleme
     }
     if is_narrow and engine.grad_dtype == "float32":
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
+        if stage == 1:
+            settings["communication_data_type"] = "fp32"
     return settings

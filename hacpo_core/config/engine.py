@@ -206,6 +206,12 @@ class EngineConfig:
         unit="tokens",
         at_least=1,
     )
+    compile_layers: bool = setting(
+        False,
+        "compile the learner's decoder layers with torch.compile: norms, activations and sums in fewer kernels; takes "
+        "minutes in each process's first step",
+        is_option=True,
+    )
     row_layout: str = setting(
         "auto",
         "layout of the rows in a forward pass",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +37,7 @@ from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.engines.models.loading import check_steady
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.passes.attention import let_rows_share
+from hacpo_core.engines.passes.compiled import CompiledLayers
 from hacpo_core.engines.passes.first_ratios import first_log_ratios, with_log_centers
 from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.passes.logprobs import TokenScores
@@ -114,6 +116,7 @@ class BaseLearner(ABC):
             reference = scoring_head(reference, is_wide=is_wide)
         self._reference = reference
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._compiled_layers = CompiledLayers(model).used if engine.compile_layers else nullcontext
         assert engine.gradient_checkpointing != AUTO, "planning replaces auto, see flows.planning.capacity"
         self._checkpoints = bool(engine.gradient_checkpointing)
         if self._checkpoints:
@@ -156,7 +159,7 @@ class BaseLearner(ABC):
         """What `read` takes from the scores of each response token under the current weights, in order."""
         self.onload(optimizer=False)
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._compiled_layers():
             return self._row_values(self.head, rows, read, temperature=temperature)
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
@@ -227,55 +230,49 @@ class BaseLearner(ABC):
             EngineError: a gradient is not finite; earlier mini-batches have already changed the weights.
         """
         self.onload()
-        centers: dict[str, float] = {}
         control = EntropyControl.of(objective, objective_state or {})
-        state = without_control(objective_state or {})
-        if objective.reads_first_ratios:
-            first_ratios = first_log_ratios(minibatches, self.logprobs)
-            centers, state = checked_log_centers(objective, first_ratios, state)
-            minibatches = [with_log_centers(minibatch, centers) for minibatch in minibatches]
-        live_rows = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
-        training_rows = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live_rows, strict=True)]
-        if recomputes_own:  # further iterations read the first mini-batch's old values again, so these need a pass, too
-            training_rows = [
-                replace(rows, old_is_current=True) if m == 0 and num_iterations == 1 else self._with_own_old(rows)
-                for m, rows in enumerate(training_rows)
-            ]
-        self.model.train(self._checkpoints)
         outcomes: list[MinibatchOutcome] = []
         row_outcomes: list[RowOutcomes] = []
         num_updates = num_iterations * len(minibatches)
         planned_updates = planned_updates or range(self.num_updates, self.num_updates + num_updates)
-        for m, (minibatch, rows, live_B) in enumerate(
-            num_iterations * [*zip(minibatches, training_rows, live_rows, strict=True)]
-        ):
-            self._position = planned_updates.start + m * len(planned_updates) / num_updates
-            if objective.selects_tokens:
-                rows = replace(rows, min_entropy=self._min_entropy(minibatch, objective.top_entropy_share))
-            weighted_objective = control.weighted
-            cosine = self._gradient_cosine(rows, weighted_objective, m) if measures_cosine and m == 0 else None
+        with self._compiled_layers():
+            minibatches, centers, state = self._centered(minibatches, objective, objective_state or {})
+            live_rows = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
+            training_rows = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live_rows, strict=True)]
+            if recomputes_own:
+                training_rows = self._with_current_old(training_rows, num_iterations)
             accumulate = self._accumulate_apart if recomputes_own else self.accumulate
-            totals = accumulate(rows, weighted_objective, m)
-            optimizer_step = self.optimizer_step()
-            control = control.after(rows, totals.outcomes)
-            row_outcomes.append(replace(totals.outcomes, row_B=live_B[totals.outcomes.row_B]))
-            outcomes.append(
-                MinibatchOutcome(
-                    update=m,
-                    own_objective=totals.own_objective,
-                    cross_objective=totals.cross_objective,
-                    grad_norm=optimizer_step.grad_norm,
-                    learning_rate=optimizer_step.learning_rate,
-                    num_rows=len(minibatch),
-                    num_skipped=len(minibatch) - len(rows),
-                    num_trained_tokens=rows.num_tokens,
-                    gradient_cosine=cosine,
-                    entropy_coef=weighted_objective.entropy_coef if objective.has_entropy_bonus else None,
-                )
-            )
-        self.model.eval()
+            self.model.train(self._checkpoints)
+            for m, (minibatch, rows, live_B) in enumerate(
+                num_iterations * [*zip(minibatches, training_rows, live_rows, strict=True)]
+            ):
+                self._position = planned_updates.start + m * len(planned_updates) / num_updates
+                if objective.selects_tokens:
+                    rows = replace(rows, min_entropy=self._min_entropy(minibatch, objective.top_entropy_share))
+                weighted_objective = control.weighted
+                cosine = self._gradient_cosine(rows, weighted_objective, m) if measures_cosine and m == 0 else None
+                totals = accumulate(rows, weighted_objective, m)
+                step = self.optimizer_step()
+                control = control.after(rows, totals.outcomes)
+                row_outcomes.append(replace(totals.outcomes, row_B=live_B[totals.outcomes.row_B]))
+                outcome = _minibatch_outcome(m, minibatch, rows, totals, step, cosine)
+                if objective.has_entropy_bonus:
+                    outcome = replace(outcome, entropy_coef=weighted_objective.entropy_coef)
+                outcomes.append(outcome)
+            self.model.eval()
         rows_joined = RowOutcomes.joined([RowOutcomes.none(), *row_outcomes])
         return UpdateOutcome(tuple(outcomes), rows_joined, centers, {**state, **control.state})
+
+    def _centered(
+        self, minibatches: Sequence[Minibatch], objective: Objective, state: State
+    ) -> tuple[Sequence[Minibatch], dict[str, float], State]:
+        """Mini-batches with the centers of others' log-ratios, the centers, and the objective's state after them."""
+        state = without_control(state)
+        if not objective.reads_first_ratios:
+            return minibatches, {}, state
+        first_ratios = first_log_ratios(minibatches, self.logprobs)
+        centers, state = checked_log_centers(objective, first_ratios, state)
+        return [with_log_centers(minibatch, centers) for minibatch in minibatches], centers, state
 
     def _has_gradient(self, rows: Minibatch, objective: Objective) -> NDArray[np.bool_]:
         """Rows that an update passes through the model. A row with advantage 0 contributes only its own terms."""
@@ -295,6 +292,15 @@ class BaseLearner(ABC):
         entropy_N = self.entropies(own_rows.tokens).value_N
         self.model.train(self._checkpoints)
         return algo.entropy.top_share_threshold(entropy_N, share)
+
+    def _with_current_old(self, minibatches: Sequence[Minibatch], num_iterations: int) -> list[Minibatch]:
+        """Mini-batches whose own rows have old log-probabilities of the weights before the first update.
+
+        The first mini-batch takes them from the pass that trains it, unless further iterations need them again.
+        """
+        first, *others = minibatches
+        first = replace(first, old_is_current=True) if num_iterations == 1 else self._with_own_old(first)
+        return [first, *map(self._with_own_old, others)]
 
     def _with_own_old(self, rows: Minibatch) -> Minibatch:
         """The rows of an update, with the old log-probabilities of own rows recomputed under the current weights.
@@ -457,6 +463,23 @@ def own_and_cross(rows: Minibatch) -> tuple[Minibatch, Minibatch]:
     """The learner's own rows, and those of other agents."""
     is_foreign_B = rows.kind_B == RowKind.FOREIGN
     return rows.take(np.flatnonzero(~is_foreign_B)), rows.take(np.flatnonzero(is_foreign_B))
+
+
+def _minibatch_outcome(
+    update: int, minibatch: Minibatch, rows: Minibatch, totals: Totals, step: OptimizerStep, cosine: float | None
+) -> MinibatchOutcome:
+    """The outcome of a mini-batch of which `rows` were trained on."""
+    return MinibatchOutcome(
+        update=update,
+        own_objective=totals.own_objective,
+        cross_objective=totals.cross_objective,
+        grad_norm=step.grad_norm,
+        learning_rate=step.learning_rate,
+        num_rows=len(minibatch),
+        num_skipped=len(minibatch) - len(rows),
+        num_trained_tokens=rows.num_tokens,
+        gradient_cosine=cosine,
+    )
 
 
 def _outcomes(positions: Sequence[int], columns: Mapping[str, Tensor], update: int) -> RowOutcomes:

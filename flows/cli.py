@@ -103,7 +103,6 @@ class _BriefFormatter(logging.Formatter):
 def main() -> None:
     """Run the command line; a `HacpoError` or a disk error is printed as one sentence, without a traceback."""
     configure_process()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     terminal = logging.StreamHandler()
     terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
@@ -112,7 +111,10 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
             app()
+        except KeyboardInterrupt:  # before typer catches it, while it reads the commands' declarations
+            sys.exit(EXIT_INTERRUPTED)
         finally:
             with suppress(BrokenPipeError):
                 sys.stdout.flush()
@@ -130,7 +132,7 @@ def main() -> None:
         print(f"hacpo: {error.filename or _unnamed_place()}: {error.strerror}; {remedy}", file=sys.stderr)
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
-        if end.code == EXIT_INTERRUPTED:  # typer turns Ctrl-C into this exit code
+        if end.code == EXIT_INTERRUPTED:  # into which typer turns Ctrl-C
             commits = {"train", "resume", "extend", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
             is_resumable = commits and not any(argument.startswith("--with") for argument in sys.argv)  # lm-eval is not
             hint = "; the same command resumes from the last committed phase" if is_resumable else ""

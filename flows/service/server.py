@@ -36,6 +36,7 @@ from flows.service.processes import (
     is_held,
     module_command,
     open_log,
+    remove_unfinished,
     write_private,
 )
 from hacpo_core.config.addresses import has_password
@@ -185,12 +186,21 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
         return shared
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "server.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(home):
         server = find_server(runs_dir)
         if server is None or not _comes_up(server, limit_s=_SILENCE_LIMIT_S):
             server = _start(home)
         return server
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Hold the lock under which the server is started, stopped and recorded; remove what a killed holder left."""
+    with (home / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in (_record(home).path, auth_file(home.parent)):
+            remove_unfinished(path)
+        yield
 
 
 @contextmanager
@@ -337,8 +347,7 @@ def stop_server(runs_dir: Path) -> bool:
     record = _record(home)
     if record.read() is None:
         return False
-    with (home / "server.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be starting it
+    with _locked(home):  # another process may be starting it
         write_private(record.path, json.dumps({**(record.read() or {}), _STOPPED: True}))
         return record.end()
 

@@ -20,6 +20,7 @@ from flows.service.processes import (
     module_command,
     only_one,
     open_log,
+    remove_unfinished,
     worker_record,
 )
 from flows.service.server import PrefectServer, client_environment, ensure_server, server_process, shared_server
@@ -68,6 +69,7 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
     with only_one(record.path.with_suffix(".lock")) as is_alone:
         if not is_alone:
             return False
+        remove_unfinished(record.path)
         record.write(os.getpid(), {"slots": num_slots})  # first, so that no other is started
         try:
             with _interrupted_by_signals() as is_interrupted:

@@ -37,18 +37,23 @@ def test_terminal_shows_a_traceback_of_bugs_alone(
     assert ("Traceback" in said) is is_shown
 
 
+@pytest.mark.parametrize("end", [SystemExit(130), KeyboardInterrupt()], ids=["by typer", "before typer"])
 @pytest.mark.parametrize(
     ("command", "is_resumable"), [("train", True), ("grid", True), ("demo", True), ("probe", False), ("doctor", False)]
 )
 def test_hint_after_ctrl_c_is_for_commands_that_commit(
-    command: str, is_resumable: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    is_resumable: bool,
+    end: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupted() -> None:
-        sys.exit(130)
+        raise end
 
     monkeypatch.setattr(sys, "argv", ["hacpo", command])
     monkeypatch.setattr("flows.cli.app", interrupted)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="130"):
         main()
     assert ("resumes from the last committed phase" in capsys.readouterr().err) is is_resumable
 

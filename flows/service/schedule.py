@@ -21,7 +21,7 @@ from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType, Worker
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.exceptions import PrefectException
 from prefect.states import Cancelled, Cancelling
 
 from flows.records.failures import FAILURE_FILE
@@ -195,7 +195,7 @@ class Schedule:
         """
         # Two concurrent submissions have the same previous run, hence the same key: the server creates only one run.
         key = f"v1/{self.tag}/{experiment}/{newest.id if newest is not None else ''}"
-        with prefect_errors(), self._deployment_forgotten():
+        with prefect_errors(), self._forgetting_deployment():
             run = self.client.create_flow_run_from_deployment(
                 self._deployment_id(),
                 parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
@@ -275,12 +275,13 @@ class Schedule:
         return max(runs, key=_attempt, default=None)
 
     @contextmanager
-    def _deployment_forgotten(self) -> Iterator[None]:
-        """If the server does not know the deployment, which is then another server's, the next call makes it again."""
+    def _forgetting_deployment(self) -> Iterator[None]:
+        """Forget the deployment if the server does not know it (its database is a new one): the next call makes it."""
         try:
             yield
-        except ObjectNotFound:
-            self._deployment = None
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.NOT_FOUND:
+                self._deployment = None
             raise
 
     def _deployment_id(self) -> Any:

@@ -354,6 +354,20 @@ def test_server_that_is_killed_comes_back_at_its_address_with_its_log_in(runs_di
 
 
 @pytest.mark.system
+def test_deployment_that_the_server_has_lost_is_made_again(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    plan = planned(small_plan, runs_dir, 77)
+    schedule.start(plan.id)
+    schedule.cancel(plan.id)
+    schedule.client.delete_deployment(schedule.client.read_deployment_by_name("experiment/experiment").id)
+    with pytest.raises(ServerError, match="404"):
+        schedule.start(plan.id)
+    assert schedule.start(plan.id).state == "Scheduled"
+    schedule.cancel(plan.id)
+
+
+@pytest.mark.system
 def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(runs_dir: Path) -> None:
     words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", "1"]
     first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)

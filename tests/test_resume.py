@@ -294,6 +294,8 @@ def replays_of(plan: Plan) -> list[tuple[int, str, str]]:
     return [(found["step"], found["agent"], found["kind"]) for found in read_json(plan.root / REPLAYS_FILE)]
 
 
+GRADED = ("reward.functions=[tests.plugins:brevity]", "verifier.max_unscored_fraction=1.0")
+"""a reward that differs between responses, so that every step has a gradient, whatever the last bits of a processor"""
 PAPERS_CLIP = ("method.objective.sequence_low=3e-4", "method.objective.sequence_high=4e-4", "old_logprobs=learner")
 
 
@@ -306,7 +308,7 @@ def test_run_on_a_device_that_repeats_itself_nearly_resumes_and_says_so(
     words: tuple[str, ...],
 ) -> None:
     with_noise(monkeypatch, noise=noise)
-    plan = small_plan("hacpo", *words)
+    plan = small_plan("hacpo", *words, *GRADED)
     break_off(plan, "rollout", 4)
     finish(plan)
     assert replays_of(plan) == [(3, "qwen", "near"), (3, "llama", "near")]

@@ -77,8 +77,8 @@ def test_unchanged_weights_in_bfloat16_have_ratios_of_one_and_no_row_is_clipped(
         return update(learner, [rows[::2], rows[1::2]], recomputes_own=recomputes_own)
 
     noise, num_stopped = noise_and_stopped(outcome(False))
-    assert noise > 3e-4
-    assert num_stopped >= 3
+    assert noise > 5e-5, "5.5e-4 on one processor, 1.2e-4 on another"
+    assert num_stopped >= 1
     noise, num_stopped = noise_and_stopped(outcome(True))
     assert noise < 1e-6
     assert num_stopped == 0

@@ -47,8 +47,11 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.system)], indirect=True)
-@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "recomputes"),
+    [("aot_eager", False), ("aot_eager", True), pytest.param("inductor", True, marks=pytest.mark.system)],
+    indirect=["backend"],
+)
 def test_update_and_sampling_are_those_of_plain_layers(backend: None, recomputes: bool) -> None:
     engine = replace(COMPILED, gradient_checkpointing=recomputes)
     for found, expected in zip(trained(engine), trained(replace(engine, compile_layers=False)), strict=True):

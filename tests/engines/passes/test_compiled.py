@@ -55,7 +55,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_update_and_sampling_are_those_of_plain_layers(backend: None, recomputes: bool) -> None:
     engine = replace(COMPILED, gradient_checkpointing=recomputes)
     for found, expected in zip(trained(engine), trained(replace(engine, compile_layers=False)), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-5)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     frames: dict[str, Any] = dict(counters["frames"])
     assert 0 < frames["ok"] == frames["total"] <= 8, "once for all layers, shapes and rows; with and without gradient"
     assert not counters["recompile_limit"]

@@ -179,7 +179,7 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
     Raises:
         ConfigError: another file's grid has this name.
     """
-    places = [
+    cells = [
         GridCell(
             pair=cell.pair,
             method=cell.method,
@@ -194,7 +194,7 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
     report = grid.config.report
     evaluated_benchmarks = [benchmark for plan in grid.plans.values() for benchmark in plan.config.evaluate.final]
     benchmarks = report.benchmarks or list(dict.fromkeys(evaluated_benchmarks))
-    record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, places, grid.source)
+    record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, cells, grid.source)
     for name in save_grid(runs_dir, record):
         reopen(experiments_dir(runs_dir) / name)  # MLflow's tags name the grids of a complete experiment
     for plan in grid.experiments("missing", "failed"):

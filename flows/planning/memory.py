@@ -92,9 +92,9 @@ class AgentMemory:
     """Memory of one process of an agent on its GPU, in GiB.
 
     `sampler` is the KV cache and the copy of the weights, if it has one; `asleep` is what it holds while it sleeps.
-    `activations` include logits. `reference` is the frozen initial model for the KL term. `weights` are the learner's,
-    including the whole copy at ZeRO stage 3. `always` is held whatever the agent does: buffers, and the contexts of
-    processes of its own.
+    `optimizer` includes sums of gradients that it keeps. `activations` include logits. `reference` is the frozen
+    initial model for the KL term. `weights` are the learner's, including the whole copy at ZeRO stage 3. `always`
+    is held whatever the agent does: buffers, and the contexts of processes of its own.
     """
 
     weights: float

@@ -207,9 +207,9 @@ def _short_enough(
 ) -> list[Problem]:
     """The problems of a set whose prompt has at most `limit` tokens for every agent; logs how many are dropped."""
     fitting_problems = problems
-    for agent in tokenizers:
-        agent.render(fitting_problems)
-        fitting_problems = [problem for problem in fitting_problems if len(agent.prompt_ids(problem)) <= limit]
+    for tokenizer in tokenizers:
+        tokenizer.render(fitting_problems)
+        fitting_problems = [problem for problem in fitting_problems if len(tokenizer.prompt_ids(problem)) <= limit]
     if len(fitting_problems) < len(problems):
         _log.warning(
             "dropped %d problems of %s with prompts over %d tokens", len(problems) - len(fitting_problems), name, limit

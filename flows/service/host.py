@@ -146,11 +146,11 @@ class HostWatch:
         """
         processes = self.suspects.processes.of_runs
         done: list[str] = []
-        for run in list(_cancelled_runs(client, list(processes))):
+        for run in _cancelled_runs(client, list(processes)):
             # While the run is Cancelling, its worker may be about to end it.
             if run.state_type is StateType.CANCELLED or self.suspects.is_due(run, even_alive=True):
                 done += _end(client, run, processes[str(run.id)])
-        for run in list(_live_runs_without_lock(client)):  # all pages, before states change
+        for run in _live_runs_without_lock(client):
             if str(run.id) in processes or host_of(run) not in (None, socket.gethostname()):
                 continue
             if self.suspects.is_due(run):
@@ -166,17 +166,16 @@ class HostWatch:
         return done
 
 
-def _cancelled_runs(client: SyncPrefectClient, ids: Sequence[str]) -> Iterator[FlowRun]:
-    if ids:
-        states = {"type": {"any_": ["CANCELLING", "CANCELLED"]}}
-        for page in flow_run_pages(client, {"id": {"any_": ids}, "state": states}):
-            yield from page
+def _cancelled_runs(client: SyncPrefectClient, ids: Sequence[str]) -> list[FlowRun]:
+    states = {"type": {"any_": ["CANCELLING", "CANCELLED"]}}
+    pages = flow_run_pages(client, {"id": {"any_": ids}, "state": states}) if ids else ()
+    return [run for page in pages for run in page]
 
 
-def _live_runs_without_lock(client: SyncPrefectClient) -> Iterator[FlowRun]:
+def _live_runs_without_lock(client: SyncPrefectClient) -> list[FlowRun]:
     states = {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}
-    for page in flow_run_pages(client, {"state": states}, pool=POOL):
-        yield from (run for run in page if not any(tag.startswith(FOLDER_TAG) for tag in run.tags))
+    pages = flow_run_pages(client, {"state": states}, pool=POOL)
+    return [run for page in pages for run in page if not any(tag.startswith(FOLDER_TAG) for tag in run.tags)]
 
 
 def _end(client: SyncPrefectClient, run: FlowRun, processes: Sequence[psutil.Process]) -> Iterator[str]:

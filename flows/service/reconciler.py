@@ -135,7 +135,7 @@ class Reconciler:
     def _end_commands(self) -> Iterator[str]:
         """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""
         conditions = {"state": {"type": {"any_": ["RUNNING"]}}, "deployment_id": {"is_null_": True}}
-        pages = list(flow_run_pages(self.schedule.client, conditions, flow="experiment"))  # before states change
+        pages = flow_run_pages(self.schedule.client, conditions, flow="experiment")
         for run in [run for page in pages for run in page]:
             experiment = run.parameters.get("experiment", "")
             if Path(run.parameters.get("runs_dir", "")) != self.runs_dir.absolute():

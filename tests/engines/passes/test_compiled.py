@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from flows.planning.compose import compose
-from hacpo_core.config import EngineConfig
+from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.passes import compiled
 from hacpo_core.engines.passes.compiled import CompiledLayers
 from hacpo_core.engines.sampling.decoders import ModelDecoder
@@ -59,6 +59,26 @@ def test_update_and_sampling_are_those_of_plain_layers(backend: None, recomputes
     frames: dict[str, Any] = dict(counters["frames"])
     assert 0 < frames["ok"] == frames["total"] <= 8, "once for all layers, shapes and rows; with and without gradient"
     assert not counters["recompile_limit"]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager"], indirect=True)
+@pytest.mark.parametrize("stage", [1, 2])
+def test_deepspeed_trains_compiled_layers(backend: None, stage: int) -> None:
+    pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
+    from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
+
+    engine = replace(COMPILED, learner="deepspeed", deepspeed=DeepspeedConfig(stage=stage))
+    model, options = small_model(num_layers=2), OptimizerConfig(**LINEAR)
+    learner = DeepspeedLearner(model, optimizer=options, engine=engine, temperature=1.0, total_updates=20)
+    plain_model = small_model(num_layers=2)
+    rows = rows_of(model=plain_model)
+    run(learner, [rows], HACPO, measures_cosine=True)
+    run(learner_of(plain_model, engine=PLAIN, **LINEAR), [rows], HACPO, measures_cosine=True)
+    learner.close()
+    torch.testing.assert_close(weights(model), weights(plain_model), rtol=0.0, atol=1e-5)
+    assert counters["frames"]["ok"] > 0
 
 
 @pytest.mark.parametrize("backend", ["eager"], indirect=True)

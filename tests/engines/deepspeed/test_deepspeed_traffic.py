@@ -1,4 +1,4 @@
-"""What an update moves through host memory and between ranks: nothing that grows with its passes, but at stage 2."""
+"""What an update moves through host memory and between ranks: nothing that grows with its passes, except at stage 2."""
 
 from __future__ import annotations
 

@@ -273,7 +273,11 @@ def test_altered_file_that_is_only_read_is_one_clear_error(small_plan: Callable[
 
 
 def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
-    """Have updates repeat themselves only nearly, as on a GPU: noise is added, in units of the rms gradient."""
+    """Have updates repeat themselves only nearly, as on a GPU: noise is added, in units of the rms gradient of a row.
+
+    Of a row, not of a parameter: gradients of an embedding's rows differ by orders of magnitude, and Adam makes a full
+    step of noise where it is larger than the gradient.
+    """
     import hacpo_core.placement.agents as agents
     from hacpo_core.engines.learning.torch_learner import TorchLearner
 
@@ -282,7 +286,7 @@ def with_noise(monkeypatch: pytest.MonkeyPatch, *, noise: float = 5e-4) -> None:
     def noisy(self: TorchLearner) -> Any:
         for parameter in self.trainable.values():
             if parameter.grad is not None:
-                size = parameter.grad.square().mean().sqrt()
+                size = parameter.grad.square().mean(dim=-1, keepdim=True).sqrt()
                 parameter.grad += noise * size * torch.randn_like(parameter.grad)
         return inner(self)
 

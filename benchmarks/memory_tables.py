@@ -10,9 +10,8 @@ from pathlib import Path
 from experiments.published.models import published_shapes
 from flows.planning.capacity import with_memory_plan
 from flows.planning.compose import compose
-from flows.planning.memory import agent_memory, peak_gib, sizes_of
+from flows.planning.memory import memory_of_agents, peak_gib, sizes_of
 from flows.planning.ranks import with_ranks
-from hacpo_core.config.counts import num_ranks
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 MEMORY_BEGIN, MEMORY_END = "<!-- tables: python -m benchmarks.memory_tables -->", "<!-- end of tables -->"
@@ -36,8 +35,7 @@ def memory_table(hardware: str) -> str:
         shapes, room = published_shapes(config), config.engine.gpu_memory_gb or 0.0
         config = with_memory_plan(with_ranks(config, sizes_of(shapes)), shapes)
         least, most = (peak_gib(config, shapes, gpu_gib=room, is_least=is_least) for is_least in (True, False))
-        for k, shape in shapes.items():
-            memory = agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=room)
+        for k, memory in memory_of_agents(config, shapes, gpu_gib=room).items():
             parts = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.sampler)
             figures = [f"{value:.1f}" for value in (*parts, memory.updating, memory.sampling)]
             peaks = (

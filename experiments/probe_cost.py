@@ -5,8 +5,8 @@
     update[k]    = tokens of k's rows with an advantage x PASSES / measured rate of a forward pass
     step         = sum over agents that take turns, or the largest of agents that work side by side
 
-The backward pass counts as two forward passes, recomputed activations as one more. Optimizer steps, hand-overs of
-weights and checkpoints are not included.
+The backward pass counts as two forward passes, recomputed activations as one more, of some layers as part of one.
+Optimizer steps, hand-overs of weights and checkpoints are not included.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from experiments.estimate import num_evaluation_responses, occupied_hours
 from flows.planning.memory import GIB, gpu_gib, peak_gib
 from flows.runs.probe import AgentProbe, Probe
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import num_gpus, num_ranks, num_samples
+from hacpo_core.config.counts import checkpointing, num_gpus, num_ranks, num_samples, recomputed_layers
 from hacpo_core.phases.rollout import SAME_LOGPROB
 
-PASSES, PASSES_WITH_CHECKPOINTING = 3, 4
-"""forward passes that an update costs as much as, without and with `engine.gradient_checkpointing`"""
+PASSES = 3
+"""forward passes that an update costs as much as, if no activations are recomputed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,24 @@ def _rescores(config: ExperimentConfig, agent: AgentProbe) -> bool:
     )
 
 
+def _passes(config: ExperimentConfig, name: str, agent: AgentProbe) -> float:
+    """Forward passes that an agent's update costs as much as."""
+    num_layers = max(1, agent.shape.num_layers)
+    return PASSES + recomputed_layers(checkpointing(config, name), num_layers) / num_layers
+
+
 def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
     """Cost of the run that was probed."""
     num_rows, engine = config.train.problems * num_samples(config), config.engine
-    passes = PASSES_WITH_CHECKPOINTING if engine.gradient_checkpointing else PASSES
-    passes *= config.method.build.num_iterations
     agents = probe.agents
+    passes = {k: config.method.build.num_iterations * _passes(config, k, agent) for k, agent in agents.items()}
     sampling = {k: num_rows * agent.mean_length / agent.sampled_per_s for k, agent in agents.items()}
     scoring = {
         k: num_rows * agent.mean_length / agent.scored_per_s if _rescores(config, agent) else 0.0
         for k, agent in agents.items()
     }
     verifying = {k: num_rows / agent.verified_per_s for k, agent in agents.items()}
-    updating = {k: passes * num_rows * agent.trained_tokens / agent.scored_per_s for k, agent in agents.items()}
+    updating = {k: passes[k] * num_rows * agent.trained_tokens / agent.scored_per_s for k, agent in agents.items()}
     steps = {k: sampling[k] + scoring[k] + verifying[k] + updating[k] for k in agents}
     num_responses = num_evaluation_responses(config)
     evaluating = {k: num_responses * agent.mean_length / agent.sampled_per_s for k, agent in agents.items()}

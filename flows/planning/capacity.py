@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from flows.planning.host_memory import host_gib, machine_gib
-from flows.planning.memory import AgentMemory, ModelShape, agent_memory, fullest_gib, gpu_gib, peak_gib, shares_gpu
+from flows.planning.memory import (
+    AgentMemory,
+    ModelShape,
+    gpu_gib,
+    memory_of_agents,
+    peak_gib,
+    shares_gpu,
+    used_gib,
+)
 from hacpo_core.config import AUTO, ExperimentConfig
-from hacpo_core.config.counts import num_ranks
 from hacpo_core.config.samplers import sampler_of
 from hacpo_core.errors import CapacityError, ConfigError
 
@@ -22,7 +29,7 @@ _TINY = ModelShape(0, 0, 0, 0, 0, 0, 0)
 def with_memory_plan(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> ExperimentConfig:
     """The configuration with a value in place of each `auto` that depends on the memory of a GPU.
 
-    Activations are recomputed if they do not fit beside all else while an agent trains. The sampler's share is the
+    Activations are recomputed of as few layers as fit beside all else while an agent trains. The sampler's share is the
     largest that leaves room for all else.
 
     Args:
@@ -42,9 +49,7 @@ def with_memory_plan(config: ExperimentConfig, shapes: Mapping[str, ModelShape])
             "memory of one GPU, or the field to a value"
         )
     if config.engine.gradient_checkpointing == AUTO:
-        keeps = replace(config, engine=replace(config.engine, gradient_checkpointing=False))
-        fits = peak_gib(keeps, _shapes_of_all(keeps, shapes), gpu_gib=room, is_least=False) <= room - MARGIN_GIB
-        config = keeps if fits else replace(config, engine=replace(config.engine, gradient_checkpointing=True))
+        config = _with_recomputed_layers(config, _shapes_of_all(config, shapes), gpu_gib=room)
     if has_auto_share(config):
         config = _with_share(config, max_memory_share(config, shapes, gpu_gib=room))
     return config
@@ -59,6 +64,25 @@ def memory_fields(config: ExperimentConfig) -> list[str]:
 def has_auto_share(config: ExperimentConfig) -> bool:
     """Whether planning computes the sampler's share of a GPU."""
     return sampler_of(config.engine).gpu_share(config.engine) == AUTO
+
+
+def _with_recomputed_layers(
+    config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_gib: float
+) -> ExperimentConfig:
+    """The configuration with the fewest recomputed layers of each agent that leave `MARGIN_GIB` of its GPU free."""
+    for agent, shape in shapes.items():
+        for num_layers in range(shape.num_layers + 1) if config.pair.agents[agent].recomputed_layers is None else ():
+            config = _with_agents_layers(config, agent, num_layers)
+            memory = memory_of_agents(config, shapes, gpu_gib=gpu_gib)
+            if used_gib(config, memory, lambda needs: needs.updating)[agent] <= gpu_gib - MARGIN_GIB:
+                break
+    recomputes = any(agent.recomputed_layers for agent in config.pair.agents.values())
+    return replace(config, engine=replace(config.engine, gradient_checkpointing=recomputes))
+
+
+def _with_agents_layers(config: ExperimentConfig, agent: str, num_layers: int) -> ExperimentConfig:
+    agents = {**config.pair.agents, agent: replace(config.pair.agents[agent], recomputed_layers=num_layers)}
+    return replace(config, pair=replace(config.pair, agents=agents))
 
 
 def _with_share(config: ExperimentConfig, share: float | str) -> ExperimentConfig:
@@ -79,10 +103,7 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
         gpu_gib: memory of one GPU in GiB.
     """
     config, sleeps = _with_share(config, AUTO), sampler_of(config.engine).can_sleep(config.engine)
-    memory = {
-        k: agent_memory(config, shape, ranks=num_ranks(config, k), gpu_gib=gpu_gib)
-        for k, shape in _shapes_of_all(config, shapes).items()
-    }
+    memory = memory_of_agents(config, _shapes_of_all(config, shapes), gpu_gib=gpu_gib)
     min_share = max(agent.sampler for agent in memory.values()) / gpu_gib
     memory_without_sampler = {k: replace(agent, sampler=0.0) for k, agent in memory.items()}
 
@@ -90,7 +111,8 @@ def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape],
         return agent.sampling if sleeps else max(agent.sampling, agent.updating)
 
     num_awake = len(memory) if shares_gpu(config) and not sleeps else 1
-    share = (gpu_gib - MARGIN_GIB - fullest_gib(config, memory_without_sampler, busy)) / (num_awake * gpu_gib)
+    used = max(used_gib(config, memory_without_sampler, busy).values())
+    share = (gpu_gib - MARGIN_GIB - used) / (num_awake * gpu_gib)
     return max(math.floor(100 * min(share, MAX_SHARE)), math.ceil(100 * min_share)) / 100
 
 

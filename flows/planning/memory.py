@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import has_reference, longest_sequence, longest_taught, measures_cosine, num_ranks
+from hacpo_core.config.counts import (
+    checkpointing,
+    has_reference,
+    longest_sequence,
+    longest_taught,
+    measures_cosine,
+    num_ranks,
+    recomputed_layers,
+)
 from hacpo_core.config.engine import MAX_PLACES
 from hacpo_core.config.samplers import sampler_of
 from hacpo_core.errors import ModelError
@@ -132,7 +140,13 @@ class AgentMemory:
 
 
 def agent_memory(
-    config: ExperimentConfig, shape: ModelShape, *, ranks: int, gpu_gib: float, is_least: bool = False
+    config: ExperimentConfig,
+    shape: ModelShape,
+    *,
+    ranks: int,
+    gpu_gib: float,
+    num_recomputed: int | None = None,
+    is_least: bool = False,
 ) -> AgentMemory:
     """Memory that an agent needs on each of its GPUs.
 
@@ -141,6 +155,7 @@ def agent_memory(
         shape: of the agent's model.
         ranks: processes of the agent, one GPU each.
         gpu_gib: memory of one GPU in GiB, of which a sampler may take a share.
+        num_recomputed: layers whose activations are recomputed; None: as `engine.gradient_checkpointing` says.
         is_least: the minimum, with one response at a time; False: the maximum, with all responses at the limit. A
             sampler with a share takes it in either case; one that is still auto counts as the minimum.
     """
@@ -169,11 +184,11 @@ def agent_memory(
         gradients = max(gradients, 2.0 * width * trained)
 
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    if num_recomputed is None:
+        num_recomputed = recomputed_layers(engine.gradient_checkpointing, shape.num_layers)
     tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
     max_places = 0 if is_least or engine.row_layout == "padded" else MAX_PLACES * engine.micro_batch_tokens
-    activations = tokens * _activation_bytes(
-        shape, width, bool(engine.gradient_checkpointing), places=max(1.0, max_places / tokens)
-    )
+    activations = tokens * _activation_bytes(shape, width, num_recomputed, places=max(1.0, max_places / tokens))
     if taught := longest_taught(config):
         pass_tokens = taught if is_least else max(taught, engine.micro_batch_tokens)
         activations = max(
@@ -225,12 +240,14 @@ def _head_bytes(config: ExperimentConfig, shape: ModelShape) -> float:
     return copies * shape.vocab_size * shape.hidden_size
 
 
-def _activation_bytes(shape: ModelShape, width: int, has_checkpointing: bool, places: float = 1.0) -> float:
-    """Bytes per token saved for the backward pass: the tensors that autograd saves in Qwen3's layers, as measured."""
-    layer = _layer_bytes(shape, width, places)
-    if not has_checkpointing:
-        return shape.num_layers * layer
-    return shape.num_layers * width * shape.hidden_size + layer
+def _activation_bytes(shape: ModelShape, width: int, num_recomputed: int, places: float = 1.0) -> float:
+    """Bytes per token saved for the backward pass: the tensors that autograd saves in Qwen3's layers, as measured.
+
+    Of the first layers, which are recomputed, only the inputs are saved. They are recomputed one at a time, after the
+    backward pass has freed what the other layers saved.
+    """
+    num_saved = max(shape.num_layers - num_recomputed, 1)
+    return num_saved * _layer_bytes(shape, width, places) + num_recomputed * width * shape.hidden_size
 
 
 def _scoring_bytes(shape: ModelShape, width: int, places: float) -> float:
@@ -265,11 +282,25 @@ def peak_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_
         gpu_gib: memory of one GPU in GiB.
         is_least: see `agent_memory`.
     """
-    memory = {
-        agent: agent_memory(config, shape, ranks=num_ranks(config, agent), gpu_gib=gpu_gib, is_least=is_least)
+    memory = memory_of_agents(config, shapes, gpu_gib=gpu_gib, is_least=is_least)
+    return max(used_gib(config, memory, lambda needs: max(needs.updating, needs.sampling)).values())
+
+
+def memory_of_agents(
+    config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_gib: float, is_least: bool = False
+) -> dict[str, AgentMemory]:
+    """`agent_memory` of each agent, with its ranks and its recomputed layers; the arguments are those of `peak_gib`."""
+    return {
+        agent: agent_memory(
+            config,
+            shape,
+            ranks=num_ranks(config, agent),
+            gpu_gib=gpu_gib,
+            num_recomputed=recomputed_layers(checkpointing(config, agent), shape.num_layers),
+            is_least=is_least,
+        )
         for agent, shape in shapes.items()
     }
-    return fullest_gib(config, memory, lambda agent_needs: max(agent_needs.updating, agent_needs.sampling))
 
 
 def shares_gpu(config: ExperimentConfig) -> bool:
@@ -277,10 +308,10 @@ def shares_gpu(config: ExperimentConfig) -> bool:
     return config.placement.kind == "local" or config.placement.colocated
 
 
-def fullest_gib(
+def used_gib(
     config: ExperimentConfig, memory: Mapping[str, AgentMemory], busy: Callable[[AgentMemory], float]
-) -> float:
-    """Memory of the fullest GPU, in GiB, while one agent works; agents in one process have one CUDA context together.
+) -> dict[str, float]:
+    """Used memory of a GPU while an agent works on it, by agent, in GiB; agents in one process have one CUDA context.
 
     Args:
         config: the experiment's.
@@ -292,7 +323,7 @@ def fullest_gib(
         for agent in memory
     }
     context = CONTEXT_GIB if config.placement.kind == "local" and config.engine.device != "cpu" else 0.0
-    return context + max(busy(agent_needs) + resting[agent] for agent, agent_needs in memory.items())
+    return {agent: context + busy(needs) + resting[agent] for agent, needs in memory.items()}
 
 
 def gpu_gib(config: ExperimentConfig) -> float | None:

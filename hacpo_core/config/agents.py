@@ -8,6 +8,9 @@ from typing import Any
 from hacpo_core.config.fields import setting, unless
 from hacpo_core.config.problems import TEMPLATE
 
+MAX_LAYERS = 10_000
+"""most decoder layers of a model"""
+
 
 @dataclass(frozen=True)
 class TinyModelConfig:
@@ -25,7 +28,7 @@ class TinyModelConfig:
         },
     )
     hidden_size: int = setting(96, "width of the residual stream", at_least=1, at_most=1e5)
-    num_layers: int = setting(2, "transformer blocks", at_least=1, at_most=1e4)
+    num_layers: int = setting(2, "transformer blocks", at_least=1, at_most=MAX_LAYERS)
     num_heads: int = setting(4, "query heads", at_least=1, at_most=1e4)
     num_kv_heads: int = setting(2, "key and value heads; must divide num_heads", at_least=1, at_most=1e4)
     max_positions: int = setting(128, "longest sequence", unit="tokens", at_least=1, at_most=1e7)
@@ -158,6 +161,13 @@ class AgentConfig:
     trust_remote_code: bool = setting(False, "run Python code from the model folder")
     num_ranks: int | None = setting(
         None, "ranks (processes) of this agent; null: placement.num_ranks", at_least=1, at_most=4096, identity=False
+    )
+    recomputed_layers: int | None = setting(
+        None,
+        "decoder layers of this agent whose activations are recomputed; null: engine.gradient_checkpointing",
+        at_least=0,
+        at_most=MAX_LAYERS,
+        identity=False,
     )
 
 

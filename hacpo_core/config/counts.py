@@ -66,6 +66,19 @@ def num_ranks(config: ExperimentConfig, agent: str) -> int:
     return ranks
 
 
+def checkpointing(config: ExperimentConfig, agent: str) -> bool | int | str:
+    """`engine.gradient_checkpointing` of an agent."""
+    configured_layers = config.pair.agents[agent].recomputed_layers
+    return config.engine.gradient_checkpointing if configured_layers is None else configured_layers
+
+
+def recomputed_layers(checkpointing: bool | int | str, num_layers: int) -> int:
+    """Decoder layers, of so many, whose activations are recomputed with this `engine.gradient_checkpointing`."""
+    if checkpointing is True or checkpointing == AUTO:
+        return num_layers
+    return min(int(checkpointing), num_layers)
+
+
 def sharing_agents(config: ExperimentConfig) -> list[str]:
     """Agents whose number of ranks is determined by `placement.num_ranks: auto`."""
     if config.placement.num_ranks != AUTO:

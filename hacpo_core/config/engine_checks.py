@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hacpo_core.config.agents import MAX_LAYERS
 from hacpo_core.config.counts import num_gpus, num_ranks, sharing_agents
 from hacpo_core.config.engine import ALL_LINEAR, AUTO
 from hacpo_core.config.samplers import sampler_of
@@ -33,8 +34,11 @@ def _check_threads(config: ExperimentConfig) -> None:
 
 def _check_checkpointing(config: ExperimentConfig) -> None:
     checkpointing = config.engine.gradient_checkpointing
-    if isinstance(checkpointing, str) and checkpointing != AUTO:
-        raise ConfigError(f"engine.gradient_checkpointing: got {checkpointing!r}, expected {AUTO}, true or false")
+    if checkpointing != AUTO and (isinstance(checkpointing, str) or not 0 <= checkpointing <= MAX_LAYERS):
+        raise ConfigError(
+            f"engine.gradient_checkpointing: got {checkpointing!r}, expected {AUTO}, true, false or a number of layers "
+            f"in [0, {MAX_LAYERS}]"
+        )
     if checkpointing == AUTO and config.engine.device == "cpu":
         raise ConfigError(
             f"engine.gradient_checkpointing: got {AUTO} with engine.device=cpu, for which it is not decided; set true "

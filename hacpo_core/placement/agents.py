@@ -17,7 +17,14 @@ from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import has_reference, longest_sequence, longest_taught, planned_updates, total_updates
+from hacpo_core.config.counts import (
+    checkpointing,
+    has_reference,
+    longest_sequence,
+    longest_taught,
+    planned_updates,
+    total_updates,
+)
 from hacpo_core.config.samplers import sampler_of
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
@@ -144,7 +151,7 @@ class Agent:
         return kind(
             self.model,
             optimizer=config.optimizer,
-            engine=config.engine,
+            engine=replace(config.engine, gradient_checkpointing=checkpointing(config, self.name)),
             temperature=config.rollout.temperature,
             total_updates=total_updates(config),
             reference=reference,

@@ -164,6 +164,8 @@ def test_cost_of_a_step_and_of_the_run_by_hand() -> None:
     assert cost.room_gib is not None and cost.room_gib > 0
     recomputing = probe_cost(config_of(*words, "engine.gradient_checkpointing=true"), probe)
     assert recomputing.updating_s["qwen-tiny"] == pytest.approx(4 * 256 * 25 / 4000)
+    half = probe_cost(config_of(*words, f"engine.gradient_checkpointing={AGENT.shape.num_layers // 2}"), probe)
+    assert half.updating_s["qwen-tiny"] == pytest.approx(3.5 * 256 * 25 / 4000)
     assert probe_cost(config_of(*words, "old_logprobs=sampler"), probe).scoring_s["qwen-tiny"] == 0
     same = Probe({name: replace(agent, max_sampler_difference=1e-6) for name, agent in probe.agents.items()}, ())
     assert probe_cost(config, same).scoring_s["qwen-tiny"] == 0, "checked: the sampler's are the learner's"

@@ -34,7 +34,7 @@ from hacpo_core.engines.learning.entropy_control import EntropyControl, without_
 from hacpo_core.engines.learning.optimizer import learning_rate
 from hacpo_core.engines.learning.outcomes import MinibatchOutcome, RowOutcomes, UpdateOutcome
 from hacpo_core.engines.learning.weights import Fingerprint
-from hacpo_core.engines.models.loading import check_steady
+from hacpo_core.engines.models.loading import check_steady, recompute_activations
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.passes.attention import let_rows_share
 from hacpo_core.engines.passes.compiled import CompiledLayers
@@ -118,9 +118,9 @@ class BaseLearner(ABC):
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._compiled_layers = CompiledLayers(model).used if engine.compile_layers else nullcontext
         assert engine.gradient_checkpointing != AUTO, "planning replaces auto, see flows.planning.capacity"
-        self._checkpoints = bool(engine.gradient_checkpointing)
-        if self._checkpoints:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._recomputes = bool(engine.gradient_checkpointing)
+        if self._recomputes:
+            recompute_activations(model, engine.gradient_checkpointing)
             check_steady(model)
 
     @abstractmethod
@@ -242,7 +242,7 @@ class BaseLearner(ABC):
             if recomputes_own:
                 training_rows = self._with_current_old(training_rows, num_iterations)
             accumulate = self._accumulate_apart if recomputes_own else self.accumulate
-            self.model.train(self._checkpoints)
+            self.model.train(self._recomputes)
             for m, (minibatch, rows, live_B) in enumerate(
                 num_iterations * [*zip(minibatches, training_rows, live_rows, strict=True)]
             ):
@@ -290,7 +290,7 @@ class BaseLearner(ABC):
         if not len(own_rows):
             return -math.inf
         entropy_N = self.entropies(own_rows.tokens).value_N
-        self.model.train(self._checkpoints)
+        self.model.train(self._recomputes)
         return algo.entropy.top_share_threshold(entropy_N, share)
 
     def _with_current_old(self, minibatches: Sequence[Minibatch], num_iterations: int) -> list[Minibatch]:

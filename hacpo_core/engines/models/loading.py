@@ -20,8 +20,10 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
+from hacpo_core.config.counts import recomputed_layers
 from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.passes.attention import rotations
@@ -180,6 +182,21 @@ def disable_noise(model: nn.Module) -> None:
         for name, value in vars(owner).items():
             if isinstance(value, float) and any(word in name for word in ("drop", "jitter")):
                 setattr(owner, name, 0.0)
+
+
+def recompute_activations(model: PreTrainedModel, checkpointing: bool | int | str) -> None:
+    """Let the backward pass recompute the activations of a model's first layers.
+
+    Args:
+        model: which it changes.
+        checkpointing: value of `engine.gradient_checkpointing`.
+    """
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers and checkpointing is not True:
+        _log.warning("%s does not tell its layers apart: the activations of all are recomputed", type(model).__name__)
+    for layer in layers[recomputed_layers(checkpointing, len(layers)) :]:
+        layer.gradient_checkpointing = False
 
 
 def check_steady(model: PreTrainedModel) -> None:

@@ -62,7 +62,7 @@ class Job:
     method: str = "hacpo"
     tokens: int = 12  # of a micro-batch: three passes on one of two ranks, two on the other
     offloads: bool = False
-    checkpoints: bool = False
+    checkpoints: bool | int = False
     skips_all: bool = False
     num_rows: int = 8
     has_reference: bool = False
@@ -299,12 +299,13 @@ def test_offloading_and_gradient_checkpointing_change_nothing(stage: int) -> Non
     expected = train(Job(None))
     assert_same_training(train(Job(stage, offloads=True)), expected)
     assert_same_training(train(Job(stage, checkpoints=True)), expected)
+    assert_same_training(train(Job(stage, checkpoints=1)), expected)
 
 
 def test_offloading_and_gradient_checkpointing_on_two_ranks_change_nothing() -> None:
     expected = train(Job(None))
     for stage in (2, 3):
-        assert_same_training(on_ranks(2, train, Job(stage, offloads=True, checkpoints=True))[1], expected)
+        assert_same_training(on_ranks(2, train, Job(stage, offloads=True, checkpoints=1))[1], expected)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from flows.grids.show import show_grid
 from flows.planning import host_memory, memory
 from flows.planning.capacity import check_fits, max_memory_share, with_memory_plan
 from flows.planning.compose import compose
-from flows.planning.memory import peak_gib
+from flows.planning.memory import memory_of_agents, peak_gib
 from flows.planning.plans import plan
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import CapacityError, ConfigError
 from tests.flows.planning.test_memory import BILLION, config_of
@@ -69,31 +70,50 @@ def test_largest_pair_of_the_paper_ran_out_of_memory_with_the_share_that_the_fil
     check_fits(planned, shapes)
 
 
-def test_activations_are_recomputed_only_where_they_do_not_fit() -> None:
-    def decided(*words: str) -> object:
+def test_activations_are_recomputed_of_as_few_layers_as_the_memory_demands() -> None:
+    def planned(*words: str) -> ExperimentConfig:
         config = compose(LARGEST, "hacpo", hardware="one_gpu", overrides=["engine.learner=torch", *words])
-        return with_memory_plan(config, dict.fromkeys(config.pair.agents, BILLION)).engine.gradient_checkpointing
+        return with_memory_plan(config, dict.fromkeys(config.pair.agents, BILLION))
+
+    def decided(*words: str) -> tuple[object, set[int | None]]:
+        config = planned(*words)
+        layers = {agent.recomputed_layers for agent in config.pair.agents.values()}
+        return config.engine.gradient_checkpointing, layers
 
     # Two learners of 20 and 14 GiB, twice 1.5 after updates, .5 for the context; 3 chunks of 1 GiB, and per token
     # 10 layers of 16 x 100 + 8 x 300 + (6 + 4 x 4) x 150 bytes.
-    activations = 16384 * 10 * (16 * 100 + 8 * 300 + 22 * 150) / 2**30
+    layer, its_input = (16384 * num_bytes / 2**30 for num_bytes in (16 * 100 + 8 * 300 + 22 * 150, 2 * 100))
+    activations = 10 * layer
     needed = 20 + 14 + 2 * 1.5 + 0.5 + 3.0 + activations
     assert needed == pytest.approx(41.614, abs=1e-3)
-    assert decided(f"engine.gpu_memory_gb={needed + 3.01}") is False, "3 GiB are left for what the sums do not have"
-    assert decided(f"engine.gpu_memory_gb={needed + 2.99}") is True
-    assert decided("engine.gpu_memory_gb=200", "engine.gradient_checkpointing=true") is True, "as the user says"
+    assert decided(f"engine.gpu_memory_gb={needed + 3.01}") == (False, {0}), "3 GiB are left for what has no sum"
+    assert decided(f"engine.gpu_memory_gb={needed + 2.99}") == (True, {1})
+    saved = needed - 5 * layer + 5 * its_input
+    assert decided(f"engine.gpu_memory_gb={saved + 3.001}") == (True, {5})
+    assert decided(f"engine.gpu_memory_gb={saved + 2.999}") == (True, {6})
+    assert decided("engine.gpu_memory_gb=34") == (True, {10}), "they do not fit in any case"
+    assert decided("engine.gpu_memory_gb=200", "engine.gradient_checkpointing=true") == (True, {None}), "the user says"
+    own = planned(f"engine.gpu_memory_gb={needed + 2.99}", "pair.agents.qwen3-8b-base.recomputed_layers=0")
+    assert [agent.recomputed_layers for agent in own.pair.agents.values()] == [1, 0]
 
 
-def test_every_pair_of_the_paper_recomputes_activations() -> None:
-    config = compose(LARGEST, "hacpo", hardware="eight_gpus", overrides=["placement.num_ranks=4"])
-    assert with_memory_plan(config, published_shapes(config)).engine.gradient_checkpointing is True
+def test_each_agent_of_a_pair_has_its_own_recomputed_layers() -> None:
+    overrides = ["placement.num_ranks=4"]
+    config = compose("qwen3-4b-base+llama3.2-3b-instruct", "hacpo", hardware="eight_gpus", overrides=overrides)
+    shapes = published_shapes(config)
+    planned = with_memory_plan(config, shapes)
+    of_4b, of_3b = (agent.recomputed_layers for agent in planned.pair.agents.values())
+    assert (of_4b, of_3b) == (18, 3), "of 36 and 28"
+    memory = memory_of_agents(planned, shapes, gpu_gib=79)
+    assert all(76 - 2 < agent.updating <= 76 for agent in memory.values()), "a layer takes 2.0 and 1.7 GiB"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("engine.gradient_checkpointing=auto",), "got auto with engine.device=cpu, .*; set true or false"),
-        (("engine.gradient_checkpointing=never",), "got 'never', expected auto, true or false"),
+        (("engine.gradient_checkpointing=never",), "got 'never', expected auto, true, false or a number of layers"),
+        (("engine.gradient_checkpointing=-1",), r"got -1, expected auto, true, false or a number of layers in \[0, "),
     ],
 )
 def test_wrong_checkpointing_is_one_clear_error(words: tuple[str, ...], message: str) -> None:

@@ -22,6 +22,7 @@ from flows.planning.memory import (
 )
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.engines.models.loading import recompute_activations
 from hacpo_core.engines.passes.attention import let_rows_share
 from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.passes.scoring import ScoringHead
@@ -42,14 +43,14 @@ def config_of(*words: str, hardware: str = "one_gpu") -> ExperimentConfig:
 
 
 def saved_bytes(
-    kind: str, *, layers: int, dtype: torch.dtype, has_checkpointing: bool = False, forward: ForwardPass | None = None
+    kind: str, *, layers: int, dtype: torch.dtype, recomputed: int = 0, forward: ForwardPass | None = None
 ) -> int:
     """Bytes that autograd keeps of a forward pass of 256 tokens, or of the given rows; weights left out."""
     shape = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
     config = AutoConfig.for_model(kind, num_hidden_layers=layers, intermediate_size=768, vocab_size=64, **shape)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).train()
-    if has_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if recomputed:
+        recompute_activations(model, recomputed)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -68,18 +69,19 @@ def saved_bytes(
     return sum(storage.nbytes() for storage in kept.values())
 
 
-@pytest.mark.parametrize("has_checkpointing", [False, True])
+@pytest.mark.parametrize("kept", [0, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
-def test_activations_are_what_autograd_saves_per_layer(kind: str, dtype: torch.dtype, has_checkpointing: bool) -> None:
-    few, many = (saved_bytes(kind, layers=n, dtype=dtype, has_checkpointing=has_checkpointing) for n in (1, 3))
+def test_activations_are_what_autograd_saves_per_layer(kind: str, dtype: torch.dtype, kept: int) -> None:
+    num_layers = ((1, 1 - min(kept, 1)), (3, 3 - kept))  # with how many of them are recomputed
+    few, many = (saved_bytes(kind, layers=n, dtype=dtype, recomputed=recomputed) for n, recomputed in num_layers)
     per_layer = (many - few) / 2 / 256
     shape = replace(BILLION, hidden_size=256, query_width=256, kv_width=128, intermediate_size=768)
     width = dtype.itemsize
-    reckoned = [_activation_bytes(replace(shape, num_layers=n), width, has_checkpointing) for n in (1, 3)]
+    reckoned = [_activation_bytes(replace(shape, num_layers=n), width, recomputed) for n, recomputed in num_layers]
     expected = (reckoned[1] - reckoned[0]) / 2
     # Llama has no norms of queries and keys, the sums are Qwen3's.
-    assert per_layer == pytest.approx(expected, rel=0.01 if kind == "qwen3" or has_checkpointing else 0.2)
+    assert per_layer == pytest.approx(expected, rel=0.01 if kind == "qwen3" or not kept else 0.2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -91,7 +93,7 @@ def test_rows_that_share_prompts_keep_queries_keys_values_and_results_of_each_pl
     few, many = (saved_bytes("qwen3", layers=n, dtype=dtype, forward=forward) for n in (1, 3))
     shape = replace(BILLION, hidden_size=256, query_width=256, kv_width=128, intermediate_size=768)
     expected = [
-        _activation_bytes(replace(shape, num_layers=n), dtype.itemsize, False, num_places / num_tokens) for n in (1, 3)
+        _activation_bytes(replace(shape, num_layers=n), dtype.itemsize, 0, num_places / num_tokens) for n in (1, 3)
     ]
     assert (many - few) / num_tokens == pytest.approx(expected[1] - expected[0], rel=0.05)
 

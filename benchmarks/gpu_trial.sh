@@ -7,7 +7,7 @@
 #   HARDWARE  hardware file; default: one_gpu_vllm, one_gpu without vLLM, cpu without a GPU
 #   PARTS     parts to run; default: all
 #   TOTAL_S   limit of all parts together, s
-#   WORDS     further section.field=value of the parts that train
+#   WORDS     further section.field=value of the parts that train, such as engine.vllm.transfer=ipc
 set -uo pipefail
 cd "$(dirname "$0")/.."
 results=${1:-gpu_trial.txt}

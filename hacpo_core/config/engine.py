@@ -24,9 +24,19 @@ class VllmConfig:
         "where the engine runs",
         choices={
             "shared": "in the agent's process; weights are passed in memory",
-            "own": "in its own processes; weights are passed as safetensors files",
+            "own": "in its own processes; weights are passed as `transfer` says",
         },
         identity=False,
+    )
+    transfer: str = setting(
+        "file",
+        "how weights get to an engine in its own processes",
+        choices={
+            "file": "as a safetensors file in shared memory, one per machine",
+            "ipc": "the engine reads the learner's memory: CUDA IPC, without a copy in host memory",
+        },
+        identity=False,
+        inert=when("engine.vllm.process", "shared"),
     )
     memory_share: int | float | str = setting(
         0.4,
@@ -224,11 +234,11 @@ class EngineConfig:
     logprob_chunk_mb: int = setting(
         64, "size of one chunk of fp32 logits; up to three such buffers exist at a time", unit="MiB", at_least=1
     )
-    gradient_checkpointing: bool | str = setting(
+    gradient_checkpointing: bool | int | str = setting(
         False,
-        "recompute activations in the backward pass to save memory; the gradient is the same, a quarter of an update's "
-        "time is lost. auto: only if the GPU has no room for them, decided when the experiment is planned; with "
-        "device=cuda only",
+        "recompute activations in the backward pass to save memory: those of all decoder layers (true), or of this "
+        "many; the gradient is the same, for all layers a quarter of an update's time is lost. auto: of as few of each "
+        "agent's as its GPU's memory demands, decided when the experiment is planned; with device=cuda only",
         identity=False,
     )
     offloads: bool = setting(

@@ -95,6 +95,10 @@ class SamplerKind(ABC):
         """Whether `rest` releases its device memory."""
         return False
 
+    def needs_plain_segments(self, engine: EngineConfig) -> bool:
+        """Whether torch in the learner's process cannot have expandable segments, as where an engine sleeps in it."""
+        return not self.shares_weights and self.can_sleep(engine) and not self.has_own_process(engine)
+
     def gpu_share(self, engine: EngineConfig) -> float | str | None:
         """Share of a GPU that it takes, in (0, 1]; auto: planning computes it; None: it takes what it needs."""
         return None

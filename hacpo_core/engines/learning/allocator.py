@@ -19,14 +19,13 @@ _VARIABLES = (VARIABLE, "PYTORCH_ALLOC_CONF")
 
 
 def use_expandable_segments(engine: EngineConfig) -> None:
-    """Let torch use expandable segments, unless an engine sleeps in this process or the user chose settings.
+    """Let torch use expandable segments, unless the sampler does not work with them or the user chose settings.
 
     Has no effect once CUDA has allocated memory in this process.
     """
     if engine.device == "cpu" or _has_users_choice():
         return
-    sampler = sampler_of(engine)
-    if not sampler.shares_weights and sampler.can_sleep(engine) and not sampler.has_own_process(engine):
+    if sampler_of(engine).needs_plain_segments(engine):
         os.environ.pop(VARIABLE, None)
     else:
         os.environ[VARIABLE] = EXPANDABLE

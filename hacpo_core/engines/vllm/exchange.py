@@ -1,18 +1,25 @@
-"""Transfer of an agent's weights to engines in other processes, by one file per machine.
+"""Transfer of an agent's weights to engines in other processes, by one file per machine or by handles of memory.
 
-rank 0 ─write─▶ /dev/shm/hacpo-weights-…/model.safetensors ◀─read─ engines of ranks 0, 1, 2, 3
-(in TMPDIR if /dev/shm is too small)
+file   rank 0 ─write─▶ /dev/shm/hacpo-weights-…/model.safetensors ◀─read─ engines of ranks 0, 1, 2, 3
+       (in TMPDIR if /dev/shm is too small)
+ipc    rank r ─handles─▶ engine of rank r, which reads the learner's own memory
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+
+import torch
+import torch.multiprocessing  # teaches ForkingPickler to share tensors
+from torch import Tensor
 
 from hacpo_core.engines.models.tensor_files import TensorPart, write_tensors
 from hacpo_core.engines.ranks import all_ranks, this_rank
@@ -80,6 +87,33 @@ class WeightExchange:
         """Remove the folders."""
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def shared_memory(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
+    """Handles of the memory of weights, for `opened` in another process of this machine. It is held in the block.
+
+    Tensors of a GPU are shared as they are (CUDA IPC). Those of the host are copied first, because torch would move the
+    learner's own weights to shared memory.
+    """
+    held = [(name, tensor if tensor.is_cuda else tensor.clone()) for name, tensor in weights]
+    _finish_kernels()
+    yield bytes(ForkingPickler.dumps(held))
+    del held
+    if torch.cuda.is_initialized():
+        torch.cuda.ipc_collect()
+
+
+@contextmanager
+def opened(handles: bytes) -> Iterator[list[tuple[str, Tensor]]]:
+    """The weights of `shared_memory`. What reads them has finished on the device after the block."""
+    yield pickle.loads(handles)
+    _finish_kernels()
+
+
+def _finish_kernels() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _machine() -> tuple[str, int]:

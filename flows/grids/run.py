@@ -162,7 +162,7 @@ def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
         "failed": "failed",
         "running": "running elsewhere",
         "missing": "missing",
-        "unavailable": "not runnable here",
+        "unavailable": "cannot run on this machine",
     }
     others = ", ".join(f"{counts[state]} {word}" for state, word in words.items() if counts[state])
     reason = ""

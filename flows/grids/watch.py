@@ -50,7 +50,7 @@ def watch(
         watched = _Watched(plans, schedule, revive, priority, bars)
         while watched.open_experiments:
             check()
-            watched.look()
+            watched.check_once()
             time.sleep(LOOK_EVERY_S)
     return watched.reasons
 
@@ -74,8 +74,8 @@ class _Watched:
                 (plan.id, event.key) for event in _health_events(experiment_status(plan.root).progress)
             }
 
-    def look(self) -> None:
-        """Look at every experiment once, and ask the server if its last answer is old."""
+    def check_once(self) -> None:
+        """Check every experiment, and ask the server if its last answer is old."""
         is_asked = time.monotonic() - self._asked_at > ASK_EVERY_S and self._ask()
         for name, root in list(self.open_experiments.items()):
             status = experiment_status(root)

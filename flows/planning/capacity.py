@@ -71,7 +71,9 @@ def _with_recomputed_layers(
 ) -> ExperimentConfig:
     """The configuration with the fewest recomputed layers of each agent that leave `MARGIN_GIB` of its GPU free."""
     for agent, shape in shapes.items():
-        for num_layers in range(shape.num_layers + 1) if config.pair.agents[agent].recomputed_layers is None else ():
+        if config.pair.agents[agent].recomputed_layers is not None:
+            continue
+        for num_layers in range(shape.num_layers + 1):
             config = _with_agents_layers(config, agent, num_layers)
             memory = memory_of_agents(config, shapes, gpu_gib=gpu_gib)
             if used_gib(config, memory, lambda needs: needs.updating)[agent] <= gpu_gib - MARGIN_GIB:

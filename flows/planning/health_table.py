@@ -20,7 +20,7 @@ rule's metrics counts as neither. Nothing else is read, so a resumed run says th
 changes no result and stops no run.
 
 It is reported when it begins, with its numbers and a remedy, and when it ends: on the command line (`hacpo train`,
-`hacpo grid`) and in the run's log. While it holds, it stands on the dashboard (overview, cells of a grid, a paragraph
+`hacpo grid`) and in the run's log. While it holds, the dashboard shows it (overview, cells of a grid, a paragraph
 on the run's page, the column `health` of the table of runs, where `health=cross_rows_stopped` is a filter) and in
 MLflow's tag `hacpo.health`. A grid's report lists all findings of its runs, judged anew from their metrics.
 

@@ -311,7 +311,7 @@ def shares_gpu(config: ExperimentConfig) -> bool:
 def used_gib(
     config: ExperimentConfig, memory: Mapping[str, AgentMemory], busy: Callable[[AgentMemory], float]
 ) -> dict[str, float]:
-    """Used memory of a GPU while an agent works on it, by agent, in GiB; agents in one process have one CUDA context.
+    """Memory in use on a GPU while an agent works there, by agent, in GiB; agents in one process share a CUDA context.
 
     Args:
         config: the experiment's.

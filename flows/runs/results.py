@@ -27,13 +27,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """Result of a complete experiment: one row per agent (`result_table`), its folder and its MLflow runs."""
+    """Result of a complete experiment: its folder, and one row per agent (`result_table`)."""
 
     id: str
     root: Path
     table: list[dict[str, Any]]
-    mlflow_run: str | None = None
-    mlflow_experiment: str | None = None
     digests: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -53,7 +51,8 @@ def read_final(plan: Plan) -> ExperimentResult | None:
         _log.warning("%s is corrupt and will be written again from the step store", path)
         return None
     try:
-        return ExperimentResult(root=plan.root, **value)
+        written = {name: value[name] for name in ExperimentResult.__slots__ if name in value}
+        return ExperimentResult(root=plan.root, **written)
     except TypeError as error:
         raise StoreError(f"{path}: written by another version of hacpo ({error}); remove it and resume") from error
 

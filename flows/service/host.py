@@ -111,14 +111,14 @@ class Suspects:
         A run with a process on this host is not due, unless `even_alive`.
         """
         if self.processes.has_lost(run):
-            patience_s = self.timeouts.gone_s
+            timeout_s = self.timeouts.gone_s
         elif run.state_type is StateType.PENDING or host_of(run) not in (None, socket.gethostname()):
-            patience_s = self.timeouts.pending_s  # another host's process may be alive without the lock
+            timeout_s = self.timeouts.pending_s  # another host's process may be alive without the lock
         else:
-            patience_s = self.timeouts.running_s
+            timeout_s = self.timeouts.running_s
         key, now = (run.id, run.state_id or (run.state.id if run.state is not None else None)), time.monotonic()
         since = self._before.get(key, now)
-        if now - since >= patience_s and (even_alive or str(run.id) not in self.processes.of_runs):
+        if now - since >= timeout_s and (even_alive or str(run.id) not in self.processes.of_runs):
             return True
         self._since[key] = since
         return False

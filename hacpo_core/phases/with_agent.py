@@ -11,8 +11,8 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.phases.apply_update import apply_update
 from hacpo_core.placement.base import PlacedAgent
 
-MAX_RESTARTS = 3
-"""deaths of the agent's process after which a phase fails"""
+MAX_RESTARTS = 2
+"""restarts of the agent's process in a phase, which fails if the process dies once more"""
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -27,12 +27,12 @@ def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[
     def replay(placed: PlacedAgent, step: int) -> None:
         apply_update(experiment, placed, step)
 
-    for losses in range(1, MAX_RESTARTS + 1):
+    for restarts in range(MAX_RESTARTS + 1):
         try:
             with experiment.placement.turn(agent):
                 return work(experiment.placement.agent_at(agent, version, replay=replay))
         except AgentLostError as error:
-            if losses == MAX_RESTARTS:
+            if restarts == MAX_RESTARTS:
                 raise
             _log.warning("%s; starting it again", error)
     raise AssertionError("the last loss is raised")

@@ -1,6 +1,6 @@
 """The step store's contents as typed records: what each phase commits and later phases read.
 
-Shapes: L learner, P problem, A agent, G response.
+Shapes: B row of the mini-batches, M mini-batch, R response.
 """
 
 from __future__ import annotations

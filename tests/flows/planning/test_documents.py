@@ -64,12 +64,27 @@ def test_every_equation_is_in_the_table_with_functions_whose_docstrings_name_it(
         assert equations(numbers) <= named, names
 
 
+def test_files_from_sampler_to_loss_exist_and_are_at_most_forty() -> None:
+    section = ARCHITECTURE.partition("| folder of `hacpo_core` | files |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `?([\w/()]+)`? \| (`.*`) \|$", section, re.MULTILINE)
+    assert len(rows) == section.count("\n| "), "every row is read"
+    files = [
+        f"{'' if folder == '(itself)' else folder + '/'}{name}.py"
+        for folder, names in rows
+        for name in re.findall(r"`([\w/]+)`", names)
+    ]
+    assert len(set(files)) == len(files) <= 40
+    assert [file for file in files if not (ROOT / "hacpo_core" / file).is_file()] == []
+
+
 def test_types_from_sampler_to_loss_are_defined_where_the_table_says() -> None:
     section = ARCHITECTURE.partition("## A response, from sampler to loss")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| [^|]*\| (`\w+`[^|]*) \| `([\w/]+\.py)` \|$", section, re.MULTILINE)
     assert len(rows) == section.count(".py` |"), "every row is read"
     types = [(name, file) for names, file in rows for name in re.findall(r"`(\w+)`", names)]
     assert len({name for name, _ in types}) == len(types), "each stands once"
+    before_the_sampler = 7
+    assert len(types) - before_the_sampler <= 30
     for name, file in types:
         source = (ROOT / "hacpo_core" / file).read_text(encoding="utf-8")
         assert re.search(rf"^class {name}\b", source, re.MULTILINE), f"{name} is not defined in {file}"

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import resource_tracker
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,10 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def tracker() -> None:
-    """Python's own child process, which stays, runs before any test counts children."""
+def prepared() -> None:
+    """Python's own child process and folder, which stay, are made before a test counts children or moves TMPDIR."""
     resource_tracker.ensure_running()
+    get_temp_dir()
 
 
 @pytest.fixture

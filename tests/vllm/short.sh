@@ -26,7 +26,7 @@ tests=(
     test_reported_logprobs_are_those_of_the_learner
     test_weights_are_the_learners_after_a_hand_over_and_not_before
     test_version_that_failed_its_check_is_not_held
-    test_engine_in_processes_of_its_own_gets_weights_by_file_and_leaves_nothing
+    test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing
     test_experiment_trains_and_its_sampler_stays_with_its_learner
     test_hand_over_of_wrong_weights_stops_the_run
     test_probe_samples_with_vllm_and_compares_it_with_the_learner

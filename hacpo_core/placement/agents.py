@@ -47,7 +47,7 @@ from hacpo_core.engines.models.loading import (
 from hacpo_core.engines.models.lora import add_adapters, base_head
 from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.engines.sampling.base import Sampler, SampleRequest
-from hacpo_core.errors import EngineError, ModelError
+from hacpo_core.errors import EngineError, ModelError, first_line
 from hacpo_core.methods.base import Objective, SampleSpec, State
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.sampling import sample_specs
@@ -261,20 +261,29 @@ class Agent:
         """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`.
 
         See `BaseLearner.update`.
+
+        Raises:
+            EngineError: the GPU's memory is too small, or a gradient is not finite.
         """
         torch.set_num_threads(num_threads(self.config))
         self.sampler.rest()
         before = self.fingerprint()
         self.is_dirty, self._fingerprint = True, None
-        outcome = self.learner.update(
-            minibatches,
-            objective,
-            planned_updates=planned_updates(self.config, version),
-            measures_cosine=measures_cosine,
-            recomputes_own=recomputes_own,
-            num_iterations=num_iterations,
-            objective_state=objective_state,
-        )
+        try:
+            outcome = self.learner.update(
+                minibatches,
+                objective,
+                planned_updates=planned_updates(self.config, version),
+                measures_cosine=measures_cosine,
+                recomputes_own=recomputes_own,
+                num_iterations=num_iterations,
+                objective_state=objective_state,
+            )
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                f"agent {self.name}: {first_line(error)} Set engine.gradient_checkpointing=true or lower "
+                "engine.micro_batch_tokens"
+            ) from error
         self.version, self.is_dirty = version, False
         self._release_unused()
         engine = self.config.engine

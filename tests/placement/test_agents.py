@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import format_messages
+from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.sampling.base import Sampled
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
@@ -147,3 +149,17 @@ def test_agent_whose_sampler_failed_is_restored_before_it_works_again(
     assert outcome(again) == expected
     assert calls[3] is not calls[2]
     assert "restoring agent qwen to weights version 1" in caplog.text
+
+
+def test_update_that_finds_no_memory_names_the_fields_that_save_some(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def update(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has 79.2 GiB.")
+
+    monkeypatch.setattr(TorchLearner, "update", update)
+    message = (
+        r"agent qwen: CUDA out of memory\. .* 2.00 GiB\. Set engine.gradient_checkpointing=true or lower engine"
+    )
+    with pytest.raises(EngineError, match=message):
+        run_experiment(small_plan("hacpo", "train.num_steps=1", "evaluate.during=[]"), DirectRunner())

@@ -158,8 +158,6 @@ def test_update_that_finds_no_memory_names_the_fields_that_save_some(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has 79.2 GiB.")
 
     monkeypatch.setattr(TorchLearner, "update", update)
-    message = (
-        r"agent qwen: CUDA out of memory\. .* 2.00 GiB\. Set engine.gradient_checkpointing=true or lower engine"
-    )
+    message = r"agent qwen: CUDA out of memory\. .* 2.00 GiB\. Set engine.gradient_checkpointing=true or lower engine"
     with pytest.raises(EngineError, match=message):
         run_experiment(small_plan("hacpo", "train.num_steps=1", "evaluate.during=[]"), DirectRunner())

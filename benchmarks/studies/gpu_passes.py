@@ -37,7 +37,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "twice the pass": {"micro_batch_tokens": 32768},
     "half the pass": {"micro_batch_tokens": 8192},
     "checkpointing": {"gradient_checkpointing": True},
-    "checkpointing of one layer": {"gradient_checkpointing": 1},
     "sums in bfloat16": {"grad_dtype": "same"},
     "head in float32": {"head_dtype": "float32"},
 }

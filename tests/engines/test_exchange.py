@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.vllm import exchange
-from hacpo_core.engines.vllm.exchange import WeightExchange, opened, shared_memory
+from hacpo_core.engines.vllm.exchange import WeightExchange, memory_handles, opened_weights
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
 
@@ -66,7 +66,7 @@ def test_weights_that_are_computed_are_in_memory_one_at_a_time() -> None:
 
 
 def _changed_by_another_process(handles: bytes, connection: Connection) -> None:
-    with opened(handles) as weights:
+    with opened_weights(handles) as weights:
         connection.send([(name, weight.float().tolist()) for name, weight in weights])
         for _, weight in weights:
             weight.zero_()
@@ -80,7 +80,7 @@ def test_handles_open_the_same_memory_in_another_process_and_the_learners_own_st
     monkeypatch.setattr(torch.Tensor, "clone", lambda tensor: copies.append(clone(tensor)) or copies[-1])
     processes = multiprocessing.get_context("spawn")
     receiver, sender = processes.Pipe(duplex=False)
-    with shared_memory(WEIGHTS.items()) as handles:
+    with memory_handles(WEIGHTS.items()) as handles:
         child = processes.Process(target=_changed_by_another_process, args=(handles, sender))
         child.start()
         assert receiver.recv() == [(name, weight.float().tolist()) for name, weight in WEIGHTS.items()]

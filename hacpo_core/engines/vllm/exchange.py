@@ -90,8 +90,8 @@ class WeightExchange:
 
 
 @contextmanager
-def shared_memory(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
-    """Handles of the memory of weights, for `opened` in another process of this machine. It is held in the block.
+def memory_handles(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
+    """Handles of the memory of weights, for `opened_weights` in another process of this machine, inside the block.
 
     Tensors of a GPU are shared as they are (CUDA IPC). Those of the host are copied first, because torch would move the
     learner's own weights to shared memory.
@@ -105,8 +105,8 @@ def shared_memory(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
 
 
 @contextmanager
-def opened(handles: bytes) -> Iterator[list[tuple[str, Tensor]]]:
-    """The weights of `shared_memory`. What reads them has finished on the device after the block."""
+def opened_weights(handles: bytes) -> Iterator[list[tuple[str, Tensor]]]:
+    """The weights of `memory_handles`. After the block, the device has finished whatever reads them in it."""
     yield pickle.loads(handles)
     _finish_kernels()
 

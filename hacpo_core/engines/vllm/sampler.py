@@ -34,7 +34,7 @@ from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
 from hacpo_core.engines.models.lora import merged_parts, merged_weights
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
-from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange, opened, shared_memory
+from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange, memory_handles, opened_weights
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
 
@@ -64,7 +64,7 @@ class WorkerExtension:
 
     def read_weights(self, handles: bytes) -> None:
         """Load the learner's weights from its memory."""
-        with opened(handles) as weights:
+        with opened_weights(handles) as weights:
             self.reload_weights(weights_iterator=iter(weights))
 
     def pack_head(self) -> None:
@@ -298,7 +298,7 @@ class VllmSampler:
         elif self.exchange is None:
             with (
                 _as_engine_error("it could not read the learner's memory (engine.vllm.transfer=file needs no access)"),
-                shared_memory(merged_weights(self.model, named_parameters)) as handles,
+                memory_handles(merged_weights(self.model, named_parameters)) as handles,
             ):
                 self.llm.collective_rpc("read_weights", args=(handles,))
         else:

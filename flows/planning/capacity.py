@@ -29,8 +29,8 @@ _TINY = ModelShape(0, 0, 0, 0, 0, 0, 0)
 def with_memory_plan(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> ExperimentConfig:
     """The configuration with a value in place of each `auto` that depends on the memory of a GPU.
 
-    Activations are recomputed of as few layers as fit beside all else while an agent trains. The sampler's share is the
-    largest that leaves room for all else.
+    Each agent recomputes the activations of as few layers as possible for all to fit while it trains. The sampler's
+    share is the largest that leaves room for all else.
 
     Args:
         config: a valid configuration, with the numbers of ranks.

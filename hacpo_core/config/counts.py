@@ -73,7 +73,7 @@ def checkpointing(config: ExperimentConfig, agent: str) -> bool | int | str:
 
 
 def recomputed_layers(checkpointing: bool | int | str, num_layers: int) -> int:
-    """Decoder layers, of so many, whose activations are recomputed with this `engine.gradient_checkpointing`."""
+    """Number of a model's decoder layers whose activations are recomputed, by `engine.gradient_checkpointing`."""
     if checkpointing is True or checkpointing == AUTO:
         return num_layers
     return min(int(checkpointing), num_layers)

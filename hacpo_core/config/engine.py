@@ -237,8 +237,8 @@ class EngineConfig:
     gradient_checkpointing: bool | int | str = setting(
         False,
         "recompute activations in the backward pass to save memory: those of all decoder layers (true), or of this "
-        "many; the gradient is the same, for all layers a quarter of an update's time is lost. auto: of as few of each "
-        "agent's as its GPU's memory demands, decided when the experiment is planned; with device=cuda only",
+        "many; the gradient is the same, for all layers a quarter of an update's time is lost. auto: of as few as each "
+        "agent's GPU has no room for, decided when the experiment is planned; with device=cuda only",
         identity=False,
     )
     offloads: bool = setting(

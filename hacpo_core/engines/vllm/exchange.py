@@ -91,7 +91,7 @@ class WeightExchange:
 
 @contextmanager
 def memory_handles(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
-    """Handles of the memory of weights, for `opened_weights` in another process of this machine, inside the block.
+    """Handles with which `opened_weights` reads these weights in another process of this machine, during the block.
 
     Tensors of a GPU are shared as they are (CUDA IPC). Those of the host are copied first, because torch would move the
     learner's own weights to shared memory.

@@ -51,7 +51,7 @@ class VllmKind(SamplerKind):
         return engine.vllm.process == "own"
 
     def needs_plain_segments(self, engine: EngineConfig) -> bool:
-        """Also if a process reads the learner's memory: from expandable segments it would need a debugger's rights."""
+        """Also with CUDA IPC: to read expandable segments, a process would need the rights of a debugger."""
         return super().needs_plain_segments(engine) or _uses_ipc(engine)
 
     def can_sleep(self, engine: EngineConfig) -> bool:

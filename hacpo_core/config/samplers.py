@@ -96,7 +96,7 @@ class SamplerKind(ABC):
         return False
 
     def needs_plain_segments(self, engine: EngineConfig) -> bool:
-        """Whether the learner's process must do without torch's expandable segments: no engine can sleep beside them."""
+        """Whether the learner's process must do without torch's expandable segments: no engine sleeps beside them."""
         return not self.shares_weights and self.can_sleep(engine) and not self.has_own_process(engine)
 
     def gpu_share(self, engine: EngineConfig) -> float | str | None:

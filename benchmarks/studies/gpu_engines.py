@@ -4,8 +4,8 @@ The steps are those of `hacpo doctor --gpu` (flows/doctor/engine_trial.py), with
 weights, so that nothing need be downloaded; responses rarely end early. Without a GPU, the toy size is measured on the
 CPU.
 
-Usage: python -m benchmarks.studies.gpu_engines [--hardware one_gpu_vllm] [--size 0.6b|1.7b|4b|toy] [--model FOLDER]
-                                                [--max-tokens 256] [WORD...]
+Usage: python -m benchmarks.studies.gpu_engines [--hardware one_gpu_vllm] [--size 0.5b|0.6b|1.7b|4b|toy]
+                                                [--model FOLDER] [--max-tokens 256] [WORD...]
 Adds an entry to benchmarks/results/gpu_engines.json; `python -m benchmarks.tables` updates docs/performance.md.
 """
 
@@ -19,15 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.measure import RESULTS, write_result
 from flows.doctor.engine_trial import trial_report
 from flows.doctor.trials import Workload
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
-_QWEN3 = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True}
+_QWEN = {"vocab_size": 151_936, "tie_word_embeddings": True}
+_QWEN3 = _QWEN | {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128}
 SIZES: dict[str, dict[str, Any]] = {
+    "0.5b": _QWEN
+    | {"model_type": "qwen2", "num_key_value_heads": 2}
+    | {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "intermediate_size": 4864},
     "0.6b": _QWEN3
     | {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 3072},
     "1.7b": _QWEN3
@@ -38,6 +42,7 @@ SIZES: dict[str, dict[str, Any]] = {
     | {"num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512},
 }
 WORK = {
+    "0.5b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
     "0.6b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
     "1.7b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
     "4b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
@@ -45,13 +50,19 @@ WORK = {
 }
 
 
-def write_random_model(folder: Path, size: str) -> None:
-    """Save a Qwen3 with random bfloat16 weights, and a tokenizer with a chat template."""
+def random_model(size: str, *, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    """A Qwen2 or Qwen3 with random weights."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model("qwen3", max_position_embeddings=8192, eos_token_id=1, **SIZES[size])
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    model.save_pretrained(folder)
+    config = AutoConfig.for_model(max_position_embeddings=8192, eos_token_id=1, **SIZES[size])
+    with torch.device(device):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return model
+
+
+def write_random_model(folder: Path, size: str) -> None:
+    """Save a model with random bfloat16 weights, and a tokenizer with a chat template."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    random_model(size, device=device, dtype=torch.bfloat16).save_pretrained(folder)
     build_tokenizer("byte").save_pretrained(folder)
 
 

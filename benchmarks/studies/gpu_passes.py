@@ -1,10 +1,10 @@
 """Passes of one learner: forward, backward, an update as it is, and the update after one change of the engine each.
 
-Each way prints a JSON line when it is measured. Without a GPU, the toy size is measured on the CPU.
+Each way prints a JSON line when it is measured. Without a GPU, the toy size is measured on the CPU. TFLOP/s count six
+operations per weight and response token (two for a forward pass alone), and neither prompts nor recomputed layers.
 
-With --compiled, it is the update with compiled layers alone; its first one shows what it costs to compile them.
-
-Usage: python -m benchmarks.studies.gpu_passes [--size 0.6b] [--rounds 3] [--compiled]
+Usage: python -m benchmarks.studies.gpu_passes [--size 0.5b] [--rounds 3] [--problems 16] [--response 100 300]
+                                               [--ways "update, compiled"] [--engine JSON]
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from benchmarks.studies.gpu_engines import SIZES
-from benchmarks.update import OBJECTIVE, RESPONSES, Shape, rows_of
+from benchmarks.studies.gpu_engines import SIZES, random_model
+from benchmarks.update import OBJECTIVE, Shape, rows_of
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.learning.allocator import use_expandable_segments
@@ -30,25 +28,25 @@ from hacpo_core.engines.learning.torch_learner import TorchLearner
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE, DTYPE = ("cuda", "bfloat16") if HAS_GPU else ("cpu", "float32")
-WORK = {True: Shape(0, 0, 0, 16, 150, (100, 300)), False: Shape(0, 0, 0, 4, 12, (10, 20))}
-"""rows on a GPU, 16 problems x 8 responses of 200 tokens on average, and on the CPU; sizes of the model are not read"""
-CHANGES: dict[str, dict[str, Any]] = {
-    "padded rows": {"row_layout": "padded"},
-    "twice the pass": {"micro_batch_tokens": 32768},
-    "half the pass": {"micro_batch_tokens": 8192},
-    "checkpointing": {"gradient_checkpointing": True},
-    "sums in bfloat16": {"grad_dtype": "same"},
-    "head in float32": {"head_dtype": "float32"},
+PROMPT = 150 if HAS_GPU else 12
+"""tokens"""
+CHUNK_MB = 1024 if HAS_GPU else 64
+"""as in the hardware files"""
+FORWARD, BACKWARD, UPDATE = "forward", "forward and backward", "update"
+COMPILED = "update, compiled"
+WAYS: dict[str, dict[str, Any]] = {
+    FORWARD: {},
+    BACKWARD: {},
+    UPDATE: {},
+    "update, padded rows": {"row_layout": "padded"},
+    "update, twice the pass": {"micro_batch_tokens": 32768},
+    "update, half the pass": {"micro_batch_tokens": 8192},
+    "update, checkpointing": {"gradient_checkpointing": True},
+    "update, sums in bfloat16": {"grad_dtype": "same"},
+    "update, head in float32": {"head_dtype": "float32"},
+    COMPILED: {"compile": True},
 }
-
-
-def model_of(size: str) -> PreTrainedModel:
-    """A Qwen3 with random weights."""
-    torch.manual_seed(0)
-    config = AutoConfig.for_model("qwen3", max_position_embeddings=8192, **SIZES[size])
-    with torch.device(DEVICE):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, DTYPE))
-    return model
+"""fields of the engine that each way changes"""
 
 
 def measure(work: Callable[[], object], rounds: int) -> dict[str, float]:
@@ -66,52 +64,54 @@ def measure(work: Callable[[], object], rounds: int) -> dict[str, float]:
     return {"seconds": statistics.median(seconds[1:]), "first_s": seconds[0], "peak_gib": peak / 2**30}
 
 
-def ways(size: str, rows: Minibatch, rounds: int, *, compiled: bool) -> Iterator[dict[str, Any]]:
-    """Results in the order of their worth; only one learner is in memory at a time."""
-    engine = EngineConfig(device=DEVICE, dtype=DTYPE, grad_dtype="float32")
+def learner_of(size: str, changes: dict[str, Any]) -> TorchLearner:
+    """A learner with random weights."""
+    fixed: dict[str, Any] = {"device": DEVICE, "dtype": DTYPE, "grad_dtype": "float32", "logprob_chunk_mb": CHUNK_MB}
+    engine = EngineConfig(**fixed | changes)
     use_expandable_segments(engine)
+    return TorchLearner(
+        random_model(size, device=DEVICE, dtype=getattr(torch, DTYPE)),
+        optimizer=OptimizerConfig(learning_rate=1e-6),
+        engine=engine,
+        temperature=1.0,
+        total_updates=10**6,
+    )
 
-    def learner_of(changes: dict[str, Any]) -> TorchLearner:
-        return TorchLearner(
-            model_of(size),
-            optimizer=OptimizerConfig(learning_rate=1e-6),
-            engine=replace(engine, **changes),
-            temperature=1.0,
-            total_updates=10**6,
-        )
 
-    def update(learner: TorchLearner) -> Callable[[], object]:
-        return lambda: learner.update([rows], OBJECTIVE, measures_cosine=False)
-
-    if compiled:
-        yield {"way": "update, compiled layers", **measure(update(learner_of({"compile_layers": True})), rounds)}
-        return
-    learner = learner_of({})
-    yield {"way": "forward", **measure(lambda: learner.logprobs(rows.tokens), rounds)}
-    yield {"way": "forward and backward", **measure(lambda: learner.accumulate(rows, OBJECTIVE, 0), rounds)}
-    yield {"way": "update", **measure(update(learner), rounds)}
-    for name, changes in CHANGES.items():
-        del learner
-        gc.collect()
-        learner = learner_of(changes)
-        yield {"way": f"update, {name}", **measure(update(learner), rounds)}
+def measure_way(way: str, size: str, rows: Minibatch, changes: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """`measure` of a key of WAYS, with rates; `changes` are further fields of the engine."""
+    learner = learner_of(size, changes | WAYS[way])
+    learner.model.train()  # in which layers are recomputed, if they are; no model here has dropout
+    works: dict[str, Callable[[], object]] = {
+        FORWARD: lambda: learner.logprobs(rows.tokens),
+        BACKWARD: lambda: learner.accumulate(rows, OBJECTIVE, 0),
+    }
+    found = measure(works.get(way, lambda: learner.update([rows], OBJECTIVE, measures_cosine=False)), rounds)
+    rate = rows.num_tokens / found["seconds"]
+    weights = sum(parameter.numel() for parameter in learner.model.parameters())
+    tflops = (2 if way == FORWARD else 6) * weights * rate / 1e12
+    return {"way": way, **found, "response_tokens_per_s": rate, "tflop_per_s": tflops}
 
 
 def main() -> None:
-    """Print a line for each way."""
+    """Print a line for each way; only one learner is in memory at a time."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--size", choices=SIZES, default="0.6b" if HAS_GPU else "toy")
+    parser.add_argument("--size", choices=SIZES, default="0.5b" if HAS_GPU else "toy")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--problems", type=int, default=16 if HAS_GPU else 4, help="with eight responses each")
+    parser.add_argument("--response", type=int, nargs=2, default=(100, 300) if HAS_GPU else (10, 20), help="lengths")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[way for way in WAYS if way != COMPILED])
+    parser.add_argument("--engine", type=json.loads, default={}, help="further fields of the engine, a JSON object")
     arguments = parser.parse_args()
     if not HAS_GPU:
         torch.set_num_threads(1)
-    shape = replace(WORK[HAS_GPU], vocabulary=SIZES[arguments.size]["vocab_size"])
-    rows = rows_of(shape)
-    title = {"size": arguments.size, "rows": shape.problems * RESPONSES, "response_tokens": rows.num_tokens}
-    for result in ways(arguments.size, rows, arguments.rounds, compiled=arguments.compiled):
-        rate = rows.num_tokens / result["seconds"]
-        print(json.dumps(title | result | {"response_tokens_per_s": rate}), flush=True)
+    size, changes = arguments.size, arguments.engine
+    low, high = arguments.response
+    rows = rows_of(Shape(SIZES[size]["vocab_size"], 0, 0, arguments.problems, PROMPT, (low, high)))
+    title = {"size": size, "rows": len(rows), "response_tokens": rows.num_tokens, **changes}
+    for way in arguments.ways:
+        print(json.dumps(title | measure_way(way, size, rows, changes, arguments.rounds)), flush=True)
+        gc.collect()
 
 
 if __name__ == "__main__":

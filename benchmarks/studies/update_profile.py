@@ -4,7 +4,8 @@ Regions contain each other's work only where one is indented below another. "hos
 that of a GPU's kernels; without a GPU there is no device time. An update consists of its forward and backward passes,
 the optimizer's step, and the fingerprints before and after it.
 
-Usage: python -m benchmarks.studies.update_profile [--model "SmolLM2-135M"] [--threads 2]; prints JSON lines.
+Usage: python -m benchmarks.studies.update_profile [--model "SmolLM2-135M"] [--threads 2] [--of update]
+Prints JSON lines.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import PreTrainedModel
 
 from benchmarks.models import NAMES, qwen_shape, real_model
+from benchmarks.studies.gpu_engines import random_model
 from benchmarks.update import OBJECTIVE, Shape, rows_of
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.cpu.speedups import speed_up
@@ -34,8 +36,9 @@ from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.records import SamplingLimits
 
 HAS_GPU = torch.cuda.is_available()
-PROBLEMS, PROMPT, RESPONSES = 2, 60, (40, 160)
+PROBLEMS, PROMPT, RESPONSES = (16, 150, (100, 300)) if HAS_GPU else (2, 60, (40, 160))
 ROWS, NUM_TOKENS = 16, 16
+NUM_KERNELS = 25
 UPDATE: Mapping[str, Sequence[str]] = {
     "update": ("update",),
     "  rows as tensors": ("rows as tensors",),
@@ -77,7 +80,9 @@ def regions(*named: tuple[Any, str, str]) -> Iterator[None]:
 
 
 def seconds_of(work: Callable[[], object], names: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """Seconds and calls of each region in one call of `work`, after an unmeasured one."""
+    """Seconds and calls of each region in one call of `work`, after an unmeasured one; on a GPU also of the events
+    that take longest there.
+    """
     work()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if HAS_GPU else [])]
     with profile(activities=activities) as profiled:
@@ -96,6 +101,10 @@ def seconds_of(work: Callable[[], object], names: Mapping[str, Sequence[str]]) -
                 "device_s": sum(event.device_time_total for event in own) / 1e6 if HAS_GPU else None,
             }
         )
+    kernels = sorted(events.values(), key=lambda event: -event.self_device_time_total)[:NUM_KERNELS] if HAS_GPU else []
+    for kernel in kernels:
+        seconds = kernel.self_device_time_total / 1e6
+        found.append({"region": kernel.key[:80], "calls": kernel.count, "host_s": None, "device_s": seconds})
     return found
 
 
@@ -104,7 +113,11 @@ def profiled_update(model: PreTrainedModel, threads: int) -> list[dict[str, Any]
     shape = Shape(model.config.vocab_size, 0, 0, PROBLEMS, PROMPT, RESPONSES)
     rows = rows_of(shape)
     engine = EngineConfig(
-        device="cuda" if HAS_GPU else "cpu", dtype="bfloat16" if HAS_GPU else "float32", num_threads=threads
+        device="cuda" if HAS_GPU else "cpu",
+        dtype="bfloat16" if HAS_GPU else "float32",
+        grad_dtype="float32",
+        logprob_chunk_mb=1024 if HAS_GPU else 64,
+        num_threads=threads,
     )
     learner = TorchLearner(
         model, optimizer=OptimizerConfig(learning_rate=1e-6), engine=engine, temperature=1.0, total_updates=10**6
@@ -148,15 +161,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=NAMES, default=NAMES[0], help="if it cannot be had, random weights instead")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--of", nargs="+", choices=("sampling", "update"), default=("sampling", "update"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    model = real_model(arguments.model)
+    model = real_model(arguments.model) if arguments.model != NAMES[1] else None
     name = arguments.model if model is not None else NAMES[1]
-    model = model or qwen_shape()
-    speed_up(model)
     if HAS_GPU:
+        model = model or random_model("0.5b", device="cuda", dtype=torch.bfloat16)
         model.to(device="cuda", dtype=torch.bfloat16)  # type: ignore[call-arg]
-    for found in (profiled_sampling(model), profiled_update(model, arguments.threads)):
+    else:
+        model = model or qwen_shape()
+        speed_up(model)
+    works = {"sampling": lambda: profiled_sampling(model), "update": lambda: profiled_update(model, arguments.threads)}
+    for found in (works[part]() for part in arguments.of):
         column = "device_s" if HAS_GPU else "host_s"
         whole = found[0][column]
         for each in found:

@@ -52,6 +52,7 @@ _MOVED = {
     "data.template": "data.sets.<name>.template",
     "data.system": "data.sets.<name>.system",
     "placement.ray.timeout_s": "engine.start_limit_s",
+    "engine.compile_layers": "engine.compile",
     "method.build.most_per_problem": "method.build.max_per_problem",
     "method.estimate.largest_difference": "method.estimate.max_difference",
     "method.plan.most_rounds": "method.plan.max_rounds",

@@ -216,10 +216,10 @@ class EngineConfig:
         unit="tokens",
         at_least=1,
     )
-    compile_layers: bool = setting(
+    compile: bool = setting(
         False,
-        "compile the learner's decoder layers with torch.compile: norms, activations and sums in fewer kernels; takes "
-        "minutes in each process's first step",
+        "compile the learner's decoder layers, and what follows its logits, with torch.compile: norms, activations "
+        "and sums in fewer kernels; takes half a minute or more in each process's first step",
         is_option=True,
     )
     row_layout: str = setting(

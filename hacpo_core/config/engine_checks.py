@@ -113,9 +113,9 @@ def _check_deepspeed(config: ExperimentConfig) -> None:
             "engine.grad_dtype: got float32 at engine.deepspeed.stage=0, where DeepSpeed sums gradients in "
             "engine.dtype; set stage 1, 2 or 3"
         )
-    if config.engine.compile_layers and deepspeed.stage == 3:
+    if config.engine.compile and deepspeed.stage == 3:
         raise ConfigError(
-            "engine.compile_layers: got true at engine.deepspeed.stage=3, which gathers the weights of each layer in "
+            "engine.compile: got true at engine.deepspeed.stage=3, which gathers the weights of each layer in "
             "hooks that cannot be compiled; set it to false, or stage 0, 1 or 2"
         )
     if deepspeed.offload_parameters and deepspeed.stage != 3:

@@ -110,13 +110,13 @@ class BaseLearner(ABC):
         head = scoring_head(model, is_wide=is_wide)
         self.layout = row_layout(head, engine.row_layout)
         self._filled_length = pass_length(model)
-        self.head: Head = head
+        self.head: Head = replace(head, is_compiled=engine.compile)
         if isinstance(reference, nn.Module):
             let_rows_share(reference)
             reference = scoring_head(reference, is_wide=is_wide)
         self._reference = reference
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._compiled_layers = CompiledLayers(model).used if engine.compile_layers else nullcontext
+        self._compiled_layers = CompiledLayers(model).used if engine.compile else nullcontext
         assert engine.gradient_checkpointing != AUTO, "planning replaces auto, see flows.planning.capacity"
         self._recomputes = bool(engine.gradient_checkpointing)
         if self._recomputes:

@@ -15,10 +15,8 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from hacpo_core.engines.passes.attention import NAME, attend
-from hacpo_core.errors import EngineError
-
-BACKEND = "inductor"
-"""of torch.compile"""
+from hacpo_core.engines.passes.logprobs import compiled
+from hacpo_core.errors import EngineError, first_line
 
 
 class CompiledLayers:
@@ -32,18 +30,20 @@ class CompiledLayers:
         kinds = model._no_split_modules or ()
         layers: list[nn.Module] = [module for module in model.modules() if type(module).__name__ in kinds]
         if not layers:
-            raise EngineError(
-                f"engine.compile_layers: {type(model).__name__} does not name its layers; set it to false"
-            )
-        # Every pass has another number of tokens, and each shape would be compiled anew.
-        compiled: list[Any] = [torch.compile(layer.forward, dynamic=True, backend=BACKEND) for layer in layers]
-        self._forwards = list(zip(layers, compiled, strict=True))
+            raise EngineError(f"engine.compile: {type(model).__name__} does not name its layers; set it to false")
+        self._forwards = [(layer, compiled(layer.forward)) for layer in layers]
         self._attend: Any = torch.compiler.disable(attend)  # its loop over blocks would be compiled for each number
         self._is_used = False
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """In the block, which must include backward passes, the model's layers are the compiled ones."""
+        """In the block, which must include backward passes, the model's layers are the compiled ones.
+
+        Raises:
+            EngineError: they, or other functions in the block, cannot be compiled.
+        """
+        from torch._dynamo.exc import TorchDynamoException  # slow to import, and torch.compile needs it anyway
+
         if self._is_used:
             yield
             return
@@ -53,6 +53,12 @@ class CompiledLayers:
             layer.forward = forward
         try:
             yield
+        except TorchDynamoException as error:
+            reason = first_line(getattr(error, "inner_exception", error))
+            raise EngineError(
+                f"engine.compile: got true, but torch.compile failed ({reason}); set it to false, or see "
+                "whether `hacpo doctor --gpu` misses a C compiler"
+            ) from error
         finally:
             self._is_used = False
             for layer, _ in self._forwards:

@@ -5,12 +5,17 @@ Shapes: N token (of all rows, padding left out), D model width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hacpo_core.engines.cpu.speedups import linear
+
+COMPILER = "inductor"
+"""backend of torch.compile"""
 
 
 class TokenScores(NamedTuple):
@@ -33,6 +38,7 @@ def token_scores(
     chunk_mb: int = 64,
     is_wide: bool = False,
     has_entropy_gradient: bool = False,
+    is_compiled: bool = False,
 ) -> TokenScores:
     """Log-softmax of a linear head at the targets, in fp32, chunk by chunk; the backward pass recomputes each chunk.
 
@@ -48,13 +54,14 @@ def token_scores(
         chunk_mb: MiB of one chunk's fp32 logits; up to three such buffers exist at a time.
         is_wide: also compute the logits of bf16 input in fp32, which needs an fp32 copy of the weight in each pass.
         has_entropy_gradient: whether entropies have a gradient, which needs one more buffer in the backward pass.
+        is_compiled: whether torch.compile makes a few kernels of what is done with each chunk's logits.
 
     Returns:
         scores, fp32 (float64 for float64 input).
     """
     rows = max(1, chunk_mb * 2**20 // (4 * weight_VD.shape[0]))
     logprob_N, entropy_N = _ChunkedScores.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, weight_VD, bias_V, target_N, temperature, rows, is_wide, has_entropy_gradient
+        hidden_ND, weight_VD, bias_V, target_N, temperature, rows, is_wide, has_entropy_gradient, is_compiled
     )
     return TokenScores(logprob_N, entropy_N)
 
@@ -74,12 +81,58 @@ def widened(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     logits = linear(hidden.to(weight.dtype), weight)
-    if bias is not None:
-        logits = logits + bias
-    logits = widened(logits)
-    return logits.div_(temperature) if temperature != 1.0 else logits
+    return logits if bias is None else logits + bias
+
+
+def _scaled(logits_NV: Tensor, temperature: float) -> Tensor:
+    """Logits of a chunk in fp32, divided by the temperature."""
+    logits_NV = widened(logits_NV)
+    return logits_NV.div_(temperature) if temperature != 1.0 else logits_NV
+
+
+def _chunk_scores(logits_NV: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability, entropy and normaliser of each target of a chunk."""
+    logits_NV = _scaled(logits_NV, temperature)
+    normaliser_N = logits_NV.logsumexp(dim=1)
+    logprob_N = logits_NV.gather(1, target_N[:, None])[:, 0] - normaliser_N
+    mean_logit_N = (logits_NV - normaliser_N[:, None]).exp_().mul_(logits_NV).sum(dim=1)
+    return logprob_N, normaliser_N - mean_logit_N, normaliser_N
+
+
+def _chunk_gradient(
+    logits_NV: Tensor,
+    target_N: Tensor,
+    normaliser_N: Tensor,
+    grad_N: Tensor,
+    entropy_N: Tensor | None,
+    entropy_grad_N: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Gradient of a chunk's logits, in their dtype, wrong at the targets, and what it is there, in fp32.
+
+    Entropies have a gradient unless they are None.
+    """
+    logprob_NV = _scaled(logits_NV, temperature).sub_(normaliser_N[:, None])
+    if entropy_N is None:
+        probability_NV, scale_N = logprob_NV.exp_(), grad_N / temperature
+        at_target_N = (1.0 - probability_NV.gather(1, target_N[:, None])[:, 0]) * scale_N
+        return probability_NV.mul_(-scale_N[:, None]).to(logits_NV.dtype), at_target_N
+    probability_NV = logprob_NV.exp()
+    grad_NV = logprob_NV.add_(entropy_N[:, None]).mul_(entropy_grad_N[:, None]).add_(grad_N[:, None])
+    grad_NV.mul_(probability_NV).neg_()
+    at_target_N = (grad_NV.gather(1, target_N[:, None])[:, 0] + grad_N) / temperature
+    return grad_NV.div_(temperature).to(logits_NV.dtype), at_target_N
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which is compiled at its first call: once for all numbers of tokens."""
+    made: Callable[..., Any] = torch.compile(function, dynamic=True, backend=COMPILER)
+    return made
+
+
+_compiled = cache(compiled)
 
 
 class _ChunkedScores(torch.autograd.Function):
@@ -94,23 +147,21 @@ class _ChunkedScores(torch.autograd.Function):
         rows: int,
         is_wide: bool,
         has_entropy_gradient: bool,
+        is_compiled: bool,
     ) -> tuple[Tensor, Tensor]:
         head_VD = widened(weight_VD) if is_wide else weight_VD
+        chunk_scores = _compiled(_chunk_scores) if is_compiled else _chunk_scores
         dtype = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
         num_tokens = hidden_ND.shape[0]
         logprob_N = torch.empty(num_tokens, dtype=dtype, device=hidden_ND.device)
         entropy_N, normaliser_N = torch.empty_like(logprob_N), torch.empty_like(logprob_N)
         for start in range(0, num_tokens, rows):
             part = slice(start, start + rows)
-            logits = _logits(hidden_ND[part], head_VD, bias_V, temperature)
-            normaliser = logits.logsumexp(dim=1)
-            logprob_N[part] = logits.gather(1, target_N[part, None])[:, 0] - normaliser
-            mean_logit = torch.linalg.vecdot((logits - normaliser[:, None]).exp_(), logits)
-            entropy_N[part] = normaliser - mean_logit
-            normaliser_N[part] = normaliser
+            scores = chunk_scores(_logits(hidden_ND[part], head_VD, bias_V), target_N[part], temperature)
+            logprob_N[part], entropy_N[part], normaliser_N[part] = scores
         known_entropy_N = entropy_N if has_entropy_gradient else None
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, normaliser_N, known_entropy_N)
-        ctx.temperature, ctx.rows, ctx.is_wide = temperature, rows, is_wide
+        ctx.temperature, ctx.rows, ctx.is_wide, ctx.is_compiled = temperature, rows, is_wide, is_compiled
         if not has_entropy_gradient:
             ctx.mark_non_differentiable(entropy_N)
         return logprob_N, entropy_N
@@ -120,37 +171,37 @@ class _ChunkedScores(torch.autograd.Function):
         hidden_ND, weight_VD, bias_V, target_N, normaliser_N, entropy_N = ctx.saved_tensors
         grad_N, entropy_grad_N = grads
         head_VD = widened(weight_VD) if ctx.is_wide else weight_VD
+        chunk_gradient = _compiled(_chunk_gradient) if ctx.is_compiled else _chunk_gradient
         grad_hidden_ND = torch.empty_like(hidden_ND)
         # Accumulate the weight's gradient in fp32: summing hundreds of chunks in bf16 would lose small terms.
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=normaliser_N.dtype) if ctx.needs_input_grad[1] else None
         grad_bias_V = torch.zeros_like(bias_V, dtype=normaliser_N.dtype) if ctx.needs_input_grad[2] else None
         for start in range(0, hidden_ND.shape[0], ctx.rows):
             part = slice(start, start + ctx.rows)
-            logits = _logits(hidden_ND[part], head_VD, bias_V, ctx.temperature)
-            logprob = logits.sub_(normaliser_N[part, None])
-            if entropy_N is None:
-                grad_logits = logprob.exp_().neg_()
-                grad_logits.scatter_add_(1, target_N[part, None], torch.ones_like(grad_logits[:, :1]))
-                grad_logits.mul_(grad_N[part, None] / ctx.temperature)
-            else:
-                probability, grad = logprob.exp(), grad_N[part, None]
-                grad_logits = logprob.add_(entropy_N[part, None]).mul_(entropy_grad_N[part, None]).add_(grad)
-                grad_logits.mul_(probability).neg_()
-                grad_logits.scatter_add_(1, target_N[part, None], grad).div_(ctx.temperature)
+            grad_logits, at_target = chunk_gradient(
+                _logits(hidden_ND[part], head_VD, bias_V),
+                target_N[part],
+                normaliser_N[part],
+                grad_N[part],
+                None if entropy_N is None else entropy_N[part],
+                entropy_grad_N[part],
+                ctx.temperature,
+            )
+            grad_logits.scatter_(1, target_N[part, None], at_target[:, None].to(grad_logits.dtype))
             if grad_bias_V is not None:
-                grad_bias_V += grad_logits.sum(dim=0)
-            narrow = grad_logits.to(head_VD.dtype)
-            grad_hidden_ND[part] = linear(narrow, head_VD.T)
+                grad_bias_V += grad_logits.sum(dim=0, dtype=grad_bias_V.dtype)
+            grad_hidden_ND[part] = linear(grad_logits, head_VD.T)
             if grad_weight_VD is not None:
                 hidden = hidden_ND[part].to(head_VD.dtype)
                 if grad_weight_VD.dtype == hidden.dtype:
-                    grad_weight_VD.addmm_(narrow.T, hidden)  # avoids a temporary as large as the weight
+                    grad_weight_VD.addmm_(grad_logits.T, hidden)  # avoids a temporary as large as the weight
                 else:
-                    grad_weight_VD += narrow.T @ hidden
+                    grad_weight_VD += grad_logits.T @ hidden
         return (
             grad_hidden_ND,
             None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),
             None if grad_bias_V is None else grad_bias_V.to(bias_V.dtype),
+            None,
             None,
             None,
             None,

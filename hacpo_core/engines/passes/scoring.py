@@ -37,12 +37,13 @@ class ScoringHead:
 
     `is_linear` is True if the model's logits are just its output embedding applied to its last hidden states. Other
     models (soft-capped or scaled logits) are scored from their full logits. With `is_wide`, the head computes logits in
-    fp32, whatever the model's dtype.
+    fp32, whatever the model's dtype. `is_compiled`: see `token_scores`.
     """
 
     model: PreTrainedModel
     is_linear: bool
     is_wide: bool = False
+    is_compiled: bool = False
 
     def scores(
         self, forward: ForwardPass, *, temperature: float, chunk_mb: int, has_entropy_gradient: bool = False
@@ -74,6 +75,7 @@ class ScoringHead:
             chunk_mb=chunk_mb,
             is_wide=self.is_wide,
             has_entropy_gradient=has_entropy_gradient,
+            is_compiled=self.is_compiled,
         )
 
     def logits(self, forward: ForwardPass) -> Tensor:

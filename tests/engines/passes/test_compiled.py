@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,15 +13,16 @@ from torch._dynamo.utils import counters
 
 from flows.planning.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
-from hacpo_core.engines.passes import compiled
+from hacpo_core.engines.passes import logprobs
 from hacpo_core.engines.passes.compiled import CompiledLayers
+from hacpo_core.engines.passes.logprobs import token_scores
 from hacpo_core.engines.sampling.decoders import ModelDecoder
 from hacpo_core.errors import ConfigError, EngineError
 from tests.engines.small import small_model
 from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weights
 
 PLAIN = EngineConfig(micro_batch_tokens=24)
-COMPILED = replace(PLAIN, compile_layers=True)
+COMPILED = replace(PLAIN, compile=True)
 
 
 def trained(engine: EngineConfig) -> tuple[Tensor, Tensor]:
@@ -43,7 +45,8 @@ def trained(engine: EngineConfig) -> tuple[Tensor, Tensor]:
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     counters.clear()
-    monkeypatch.setattr(compiled, "BACKEND", request.param)
+    monkeypatch.setattr(logprobs, "COMPILER", request.param)
+    monkeypatch.setattr(logprobs, "_compiled", cache(logprobs.compiled))
 
 
 @pytest.mark.slow
@@ -54,7 +57,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_update_and_sampling_are_those_of_plain_layers(backend: None, recomputes: bool) -> None:
     engine = replace(COMPILED, gradient_checkpointing=recomputes)
-    for found, expected in zip(trained(engine), trained(replace(engine, compile_layers=False)), strict=True):
+    for found, expected in zip(trained(engine), trained(replace(engine, compile=False)), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     frames: dict[str, Any] = dict(counters["frames"])
     assert 0 < frames["ok"] == frames["total"] <= 8, "once for all layers, shapes and rows; with and without gradient"
@@ -81,6 +84,50 @@ def test_deepspeed_trains_compiled_layers(backend: None, stage: int) -> None:
     assert counters["frames"]["ok"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.system)], indirect=["backend"]
+)
+@pytest.mark.parametrize(("temperature", "has_entropy_gradient"), [(1.0, False), (0.7, True)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scores_and_gradients_of_a_compiled_head(
+    backend: None, temperature: float, has_entropy_gradient: bool, dtype: torch.dtype
+) -> None:
+    random = torch.Generator().manual_seed(0)
+    shapes: Any = ((9, 5), (2**16, 5), 2**16)
+    hidden_ND, weight_VD, bias_V = leaves = [
+        torch.randn(shape, generator=random).to(dtype).requires_grad_() for shape in shapes
+    ]
+    target_N, upstream_N = torch.arange(9) * 7, torch.linspace(-1.0, 2.0, 9)
+    options: dict[str, Any] = {"temperature": temperature, "has_entropy_gradient": has_entropy_gradient, "chunk_mb": 1}
+
+    def results(*, is_compiled: bool) -> list[Tensor]:
+        scores = token_scores(hidden_ND, weight_VD, bias_V, target_N, **options, is_compiled=is_compiled)
+        value = (scores.logprob_N * upstream_N).sum()
+        if has_entropy_gradient:
+            value = value + (scores.entropy_N * upstream_N).sum()
+        return [*scores, *torch.autograd.grad(value, leaves)]
+
+    plain, compiled = results(is_compiled=False), results(is_compiled=True)
+    for found, expected in zip(compiled, plain, strict=True):
+        # On the CPU, compiled sums over the vocabulary are running ones.
+        rtol = 2e-2 if found.dtype == torch.bfloat16 else 1e-4
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=5e-4)
+    frames: dict[str, Any] = dict(counters["frames"])
+    assert 0 < frames["ok"] == frames["total"] <= 4, "chunks of four tokens and of the last one; scores and gradient"
+
+
+def test_failure_of_the_compiler_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(graph: object, inputs: object) -> None:
+        raise OSError("gcc: not found")
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(logprobs, "COMPILER", failing)
+    learner = learner_of(small_model(), engine=COMPILED, **LINEAR)
+    with pytest.raises(EngineError, match=r"engine\.compile: got true, but torch\.compile failed \(.*gcc: not found"):
+        run(learner, [rows_of()], HACPO)
+
+
 @pytest.mark.parametrize("backend", ["eager"], indirect=True)
 def test_layers_are_compiled_in_the_block_alone(backend: None) -> None:
     model = small_model(num_layers=2)
@@ -95,11 +142,11 @@ def test_layers_are_compiled_in_the_block_alone(backend: None) -> None:
 def test_model_without_named_layers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model()
     monkeypatch.setattr(model, "_no_split_modules", None)
-    with pytest.raises(EngineError, match="engine.compile_layers: Qwen3ForCausalLM does not name its layers"):
+    with pytest.raises(EngineError, match="engine.compile: Qwen3ForCausalLM does not name its layers"):
         learner_of(model, engine=COMPILED)
 
 
 def test_stage_three_is_refused() -> None:
-    words = ["engine.learner=deepspeed", "engine.deepspeed.stage=3", "engine.compile_layers=true"]
-    with pytest.raises(ConfigError, match="engine.compile_layers: got true at engine.deepspeed.stage=3"):
+    words = ["engine.learner=deepspeed", "engine.deepspeed.stage=3", "engine.compile=true"]
+    with pytest.raises(ConfigError, match="engine.compile: got true at engine.deepspeed.stage=3"):
         compose("tiny", "hacpo", overrides=words)

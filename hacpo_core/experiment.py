@@ -87,7 +87,7 @@ class Experiment:
                 self._retokenizers[key] = Retokenizer(
                     source.tokenizer,
                     target.tokenizer,
-                    eos=self.config.retokenize.eos,  # type: ignore[arg-type]
+                    eos=self.config.retokenize.eos,
                     max_response_tokens=self.config.rollout.max_response_tokens,
                     source_eos_ids=source.eos_ids,
                     target_end_id=target.end_id,

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 VerdictStatus = Literal["correct", "wrong", "partial", "unscored"]
+AnswerStyle = Literal["boxed", "last_number", "plain", "auto"]
+"""which part of a response is its answer"""
+Equality = Literal["math_verify", "normalised"]
+"""when two answers are equal"""
+EosRule = Literal["keep", "drop", "as_text"]
+"""what becomes of a response's end-of-sequence token in another tokenizer"""
 WarmUpProgress = Callable[[int, int, float], None]
 """called during a warm-up with (step, steps, loss)"""
 

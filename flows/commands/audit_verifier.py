@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import AsJson, RunsDir
+from hacpo_core.records import AnswerStyle
 
 
 def audit_verifier(
@@ -16,7 +17,7 @@ def audit_verifier(
         str | None, typer.Option(help="column of a file's responses; without it, only its gold answers are checked")
     ] = None,
     answer_field: Annotated[str, typer.Option(help="column of a file's gold answers")] = "answer",
-    style: Annotated[str, typer.Option(help="how to find a file's answers: boxed, last_number, plain, auto")] = "auto",
+    style: Annotated[AnswerStyle, typer.Option(help="which part of a file's responses is the answer")] = "auto",
     timeout_s: Annotated[float, typer.Option(min=0.1, help="limit of one comparison, s")] = 5.0,
     num: Annotated[int, typer.Option(min=0, help="number of rows that are printed")] = 20,
     runs_dir: RunsDir = Path("runs"),
@@ -29,11 +30,7 @@ def audit_verifier(
     """
     from flows.planning.plans import find_plan
     from flows.runs.verdicts import print_verdicts, verdicts_of_file, verdicts_of_run
-    from hacpo_core.errors import ConfigError
-    from hacpo_core.verify.answers import STYLES
 
-    if style not in STYLES:
-        raise ConfigError(f"--style: got {style!r}, expected one of {', '.join(STYLES)}")
     if Path(source).is_file():
         table = verdicts_of_file(
             Path(source), text_field=text_field, answer_field=answer_field, style=style, timeout_s=timeout_s

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import OmegaConf
@@ -95,7 +95,7 @@ def typed(kind: Any, value: Any, *, source: str, name: str = "") -> Any:
     if isinstance(value, list):
         item = next((get_args(option)[0] for option in kinds if get_origin(option) is list), Any)
         return [typed(item, entry, source=source, name=f"{name}[{place}]") for place, entry in enumerate(value)]
-    if str in kinds:
+    if str in kinds or any(get_origin(option) is Literal for option in kinds):
         return str(value).lower() if isinstance(value, bool) and bool not in kinds else value
     if isinstance(value, str) and {int, float} & set(kinds) and "${" not in value:
         number = _number(value, f"{name} (in {source})")

@@ -13,9 +13,9 @@ from hacpo_core.data.rows import read_rows
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.table import read_evaluations
-from hacpo_core.records import Verdict
+from hacpo_core.records import AnswerStyle, Verdict
 from hacpo_core.store.steps import StepStore
-from hacpo_core.verify.answers import UNREADABLE, AnswerStyle
+from hacpo_core.verify.answers import UNREADABLE
 from hacpo_core.verify.doubts import DOUBTS, doubt
 from hacpo_core.verify.pool import VerifierPool
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
-from hacpo_core.records import Problem
+from hacpo_core.records import Equality, Problem
 from hacpo_core.verify.pool import VerifierPool
 
 GOLDS_FILE = "unreadable_golds.json"
@@ -18,15 +18,15 @@ _NUM_SHOWN = 3
 _log = logging.getLogger(__name__)
 
 
-def verifier_pool(config: ExperimentConfig, equality: str) -> VerifierPool:
+def verifier_pool(config: ExperimentConfig, equality: Equality) -> VerifierPool:
     """A pool of verifier workers with the configured limits and this equality rule."""
     verifier = config.verifier
     return VerifierPool(
         num_workers=verifier.num_workers,
         timeout_s=verifier.timeout_s,
         memory_mb=verifier.memory_mb,
-        style=verifier.style,  # type: ignore[arg-type]
-        equality=equality,  # type: ignore[arg-type]
+        style=verifier.style,
+        equality=equality,
         cache=verifier.cache,
         reasoning_end="" if verifier.answer_after_reasoning == "none" else verifier.reasoning_end,
         requires_reasoning=verifier.answer_after_reasoning == "required",

@@ -13,7 +13,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hacpo_core.errors import ConfigError
 
@@ -282,6 +282,8 @@ def _kind(kind: Any) -> str:
     names = {str: "text", int: "int", float: "float", bool: "bool", type(None): "null", Any: "any"}
     if kind in names:
         return names[kind]
+    if get_origin(kind) is Literal:
+        return names[str]
     if get_origin(kind) is list:
         return f"list of {_kind(get_args(kind)[0])}"
     if get_origin(kind) is dict:

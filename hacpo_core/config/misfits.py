@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hacpo_core.config.fields import options
 
@@ -68,6 +68,8 @@ def _holds(kind: Any, value: Any) -> bool:
     """Whether OmegaConf can convert the value, apart from what is inside it."""
     if kind is type(None):
         return value is None
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
     if get_origin(kind) is list:
         return isinstance(value, list)
     if get_origin(kind) is dict or dataclasses.is_dataclass(kind):
@@ -89,6 +91,8 @@ def _words(kind: Any) -> str:
         return "null"
     if get_origin(kind) is list:
         return f"a list ({_words(get_args(kind)[0])} each)"
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
     if get_origin(kind) is dict:
         return "a mapping"
     if dataclasses.is_dataclass(kind):

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from hacpo_core.config.fields import either, setting, unless, when
+from hacpo_core.records import AnswerStyle, Equality
 
 VERIFIER = "verifier"
 """name of the reward function that returns the verifier's verdicts"""
-SHIPPED_REWARDS: Mapping[str, str | None] = {VERIFIER: None, "math_verify": "math_verify", "exact_match": "normalised"}
+SHIPPED_REWARDS: Mapping[str, Equality | None] = {
+    VERIFIER: None,
+    "math_verify": "math_verify",
+    "exact_match": "normalised",
+}
 """rule of equality of each shipped reward function: 1 for a correct answer, else 0; None: that of the verifier"""
-STYLES = {
+STYLES: Mapping[AnswerStyle, str] = {
     "boxed": "the last \\boxed{}",
     "last_number": "the last number",
     "plain": "the whole response",
@@ -154,7 +159,9 @@ class BenchmarkConfig(ProblemSetConfig):
         choices=("dev", "test"),
         inert=unless(".kind", "arithmetic", "word_problems"),
     )
-    style: str | None = setting(None, "which part of a response is its answer; null: as verifier.style", choices=STYLES)
+    style: AnswerStyle | None = setting(
+        None, "which part of a response is its answer; null: as verifier.style", choices=STYLES
+    )
     metric: str = setting(
         "avg",
         "metric shown in the result table",
@@ -245,7 +252,7 @@ def _why_none_unscored(verifier: Any, config: Any) -> str | None:
 class VerifierConfig:
     """How answers are compared. math-verify runs in worker processes."""
 
-    equality: str = setting(
+    equality: Equality = setting(
         "math_verify",
         "when two answers are equal",
         choices={
@@ -253,7 +260,7 @@ class VerifierConfig:
             "normalised": "official code: if the last \\boxed{} is the same text after MATH's string normalisation",
         },
     )
-    style: str = setting(
+    style: AnswerStyle = setting(
         "boxed", "which part of a response is its answer; equality: normalised requires boxed", choices=STYLES
     )
     answer_after_reasoning: str = setting(

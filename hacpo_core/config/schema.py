@@ -16,7 +16,7 @@ from hacpo_core.config.agents import PairConfig
 from hacpo_core.config.engine import EngineConfig, PlacementConfig
 from hacpo_core.config.fields import setting, when
 from hacpo_core.config.problems import DataConfig, EvaluateConfig, RewardConfig, VerifierConfig
-from hacpo_core.records import SamplingLimits
+from hacpo_core.records import EosRule, SamplingLimits
 
 SEAMS = ("plan", "estimate", "build", "objective")
 """fields of `method` that hold the implementation of a seam"""
@@ -42,7 +42,7 @@ class MethodConfig:
 class RetokenizeConfig:
     """Conversion of a response from one tokenizer to another."""
 
-    eos: str = setting(
+    eos: EosRule = setting(
         "keep",
         "end-of-sequence (EOS) token of a response",
         choices={

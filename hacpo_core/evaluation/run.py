@@ -36,7 +36,7 @@ from hacpo_core.phases.runner import Handle, Phase, Runner
 from hacpo_core.phases.verify import check_scored
 from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.placement.base import PlacedAgent
-from hacpo_core.records import PhaseCost, SamplingLimits
+from hacpo_core.records import AnswerStyle, PhaseCost, SamplingLimits
 from hacpo_core.responses import Responses, Verdicts
 
 
@@ -112,7 +112,7 @@ def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
         for problem in benchmark.problems
     ]
     verifier = config.verifier
-    verification = [verifier.equality, _style(config, benchmark)]
+    verification: list[str] = [verifier.equality, _style(config, benchmark)]
     if verifier.answer_after_reasoning != "none":  # without, digests are those of evaluations before there was a choice
         verification += [verifier.answer_after_reasoning, verifier.reasoning_end]
     limits = {
@@ -134,7 +134,7 @@ def _limits(config: ExperimentConfig, benchmark: BenchmarkConfig) -> SamplingLim
     )
 
 
-def _style(config: ExperimentConfig, benchmark: Benchmark) -> str:
+def _style(config: ExperimentConfig, benchmark: Benchmark) -> AnswerStyle:
     return benchmark.config.style or config.verifier.style
 
 
@@ -167,7 +167,7 @@ def evaluate_shard(
     responses, cost = with_agent(experiment, agent, step, sample)
     golds = [spec.problem.gold for spec in specs]
     style = _style(experiment.config, benchmark)
-    verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))  # type: ignore[arg-type]
+    verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))
     earlier_phases = [f"{shard_kind(benchmark.name, earlier_shard)}.{agent}" for earlier_shard in before]
     num_before = sum(
         experiment.ledger.store.read_value(step, earlier_phase, f"{earlier_phase}.json")["num_unscored"]

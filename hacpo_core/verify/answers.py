@@ -14,12 +14,10 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from typing import Literal, get_args
+from typing import get_args
 
 from hacpo_core.data.boxed import boxed
-
-AnswerStyle = Literal["boxed", "last_number", "plain", "auto"]
-STYLES: tuple[AnswerStyle, ...] = get_args(AnswerStyle)
+from hacpo_core.records import AnswerStyle
 
 MAX_TEXT_CHARS = 200_000
 """Only the last MAX_TEXT_CHARS characters of a response are searched."""
@@ -75,8 +73,9 @@ def extract_answer(text: str, *, style: AnswerStyle) -> str | None:
     Raises:
         ValueError: unknown style.
     """
-    if style not in STYLES:
-        raise ValueError(f"style: got {style!r}, expected one of {', '.join(STYLES)}")
+    styles = get_args(AnswerStyle)
+    if style not in styles:
+        raise ValueError(f"style: got {style!r}, expected one of {', '.join(styles)}")
     tail = text[-MAX_TEXT_CHARS:]
     if style == "boxed":
         return last_boxed(tail)

@@ -21,14 +21,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from hacpo_core.errors import VerificationError
-from hacpo_core.records import Gold, Verdict, VerdictStatus
+from hacpo_core.records import AnswerStyle, Equality, Gold, Verdict, VerdictStatus
 from hacpo_core.verify.answers import (
     MAX_ANSWER_CHARS,
     UNREADABLE,
-    AnswerStyle,
     after_reasoning,
     extract_answer,
     normalise,
@@ -36,8 +35,6 @@ from hacpo_core.verify.answers import (
 from hacpo_core.verify.cache import DecisionCache, Pair
 from hacpo_core.verify.normalised import boxed_answer, normal_form
 from hacpo_core.verify.process import Reply, Worker
-
-Equality = Literal["math_verify", "normalised"]
 
 CACHE_ENTRIES = 100_000
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])

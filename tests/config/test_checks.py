@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import fields, make_dataclass, replace
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
 
 from flows.planning.compose import compose, load_config, to_yaml
 from flows.planning.declarations import DECLARATION_FOLDERS, available
-from hacpo_core.config import as_dict, flatten
+from hacpo_core.config import BenchmarkConfig, RetokenizeConfig, VerifierConfig, as_dict, flatten
 from hacpo_core.config.checks import validate
 from hacpo_core.config.counts import num_minibatches
-from hacpo_core.config.fields import declaration, setting
+from hacpo_core.config.fields import declaration, options, setting
 from hacpo_core.config.identity import ALGORITHM_VERSION, experiment_id, identity_fields, inert_fields
 from hacpo_core.errors import ConfigError
 
@@ -71,6 +72,16 @@ def test_every_declared_method_fits_the_tiny_pair(method: str) -> None:
             r"engine.device: got 'gpu', expected one of cpu, cuda \(CUDA_VISIBLE_DEVICES chooses the GPU\)",
         ),
         ("engine.device=cuda:1", r"engine.device: got 'cuda:1', expected one of cpu, cuda"),
+        (
+            "verifier.style=bocksed",
+            r"verifier.style \(in the command line\): got 'bocksed', expected one of boxed, last_number, plain, auto;",
+        ),
+        ("verifier.equality=1", r"verifier.equality \(in the command line\): got 1, expected one of math_verify,"),
+        ("retokenize.eos=null", r"retokenize.eos \(in the command line\): got None, expected one of keep, drop"),
+        (
+            "evaluate.benchmarks.arithmetic_dev.style=x",
+            r"evaluate.benchmarks.arithmetic_dev.style .*: got 'x', expected one of boxed, .*, auto or null",
+        ),
         ("conformance=[paper]", r"conformance: got \['paper'\], expected one of official, original, paper"),
         (
             "pair.agents.qwen-tiny.tiny.num_layers=0",
@@ -497,3 +508,22 @@ def test_colocated_has_no_effect_on_one_agent() -> None:
     alone = replace(config, pair=replace(config.pair, agents={"qwen-tiny": config.pair.agents["qwen-tiny"]}))
     with pytest.raises(ConfigError, match=r"placement.colocated cannot take effect: one agent has no partner to share"):
         validate(alone, overrides=["placement.colocated"])
+
+
+def test_field_of_literal_type_describes_each_of_its_values() -> None:
+    schemas: list[Any] = [BenchmarkConfig, RetokenizeConfig, VerifierConfig]
+    described = {
+        f"{schema.__name__}.{field.name}": (get_args(literal), tuple(declaration(field).choices))
+        for schema in schemas
+        for field in fields(schema)
+        for literal in options(get_type_hints(schema)[field.name])
+        if get_origin(literal) is Literal
+    }
+    assert set(described) == {
+        "BenchmarkConfig.style",
+        "RetokenizeConfig.eos",
+        "VerifierConfig.equality",
+        "VerifierConfig.style",
+    }
+    for values, choices in described.values():
+        assert values == choices

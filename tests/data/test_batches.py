@@ -15,11 +15,11 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
-from hacpo_core.data.tokens.retokenize import EosRule, Retokenizer, decode_response
+from hacpo_core.data.tokens.retokenize import Retokenizer, decode_response
 from hacpo_core.methods.base import Carried, Estimate, Objective, RowKind
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
-from hacpo_core.records import RowKey
+from hacpo_core.records import EosRule, RowKey
 from tests import tokenizers_zoo as zoo
 from tests.rollouts import Rollout, responses_of
 

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from hacpo_core.verify.answers import MAX_TEXT_CHARS, AnswerStyle, after_reasoning, extract_answer, normalise
+from hacpo_core.records import AnswerStyle
+from hacpo_core.verify.answers import MAX_TEXT_CHARS, after_reasoning, extract_answer, normalise
 from hacpo_core.verify.equality import answers_equal
 
 

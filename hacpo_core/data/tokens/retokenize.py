@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,11 @@ from hacpo_core.columns import Ragged
 from hacpo_core.data.tokens.control_tokens import control_ids, response_backend, tokenizers_match
 from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 from hacpo_core.errors import ConfigError, ModelError
+from hacpo_core.records import EosRule
 from hacpo_core.responses import Responses
 
 if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
-
-EosRule = Literal["keep", "drop", "as_text"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,11 +72,9 @@ class Retokenizer:
                 treated as different.
 
         Raises:
-            ConfigError: `eos` or `max_response_tokens` is out of range.
+            ConfigError: `max_response_tokens` is out of range.
             ModelError: EOS is kept and the target has none.
         """
-        if eos not in get_args(EosRule):
-            raise ConfigError(f"retokenize.eos is unknown: got {eos!r}; set it to {' or '.join(get_args(EosRule))}")
         if max_response_tokens < 1:
             raise ConfigError(f"max_response_tokens is out of range: got {max_response_tokens}; set it to 1 or more")
         self.is_pass_through = eos != "as_text" and has_same_arguments and tokenizers_match(source, target)

@@ -14,7 +14,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids, tokenizers_match, unspellable
 from hacpo_core.data.tokens.retokenize import (
-    EosRule,
     Retokenizer,
     decode_response,
     strip_eos,
@@ -22,6 +21,7 @@ from hacpo_core.data.tokens.retokenize import (
     without_eos,
 )
 from hacpo_core.errors import ConfigError, ModelError
+from hacpo_core.records import EosRule
 from tests import tokenizers_zoo as zoo
 from tests.rollouts import Rollout, responses_of
 
@@ -500,11 +500,9 @@ def test_target_without_eos_cannot_keep_it() -> None:
     assert retokenizer(target, eos="drop").one(rollout("A")).token_ids == content(BYTE_LEVEL, "A")
 
 
-def test_settings_out_of_range_are_refused() -> None:
+def test_limit_out_of_range_is_refused() -> None:
     with pytest.raises(ConfigError, match="got 0"):
         retokenizer(CHARACTER, limit=0)
-    with pytest.raises(ConfigError, match="got 'always'"):
-        Each(BYTE_LEVEL, CHARACTER, eos="always", max_response_tokens=1)  # type: ignore[arg-type]
 
 
 def test_turn_mark_without_the_special_flag_is_a_control_token_and_a_thought_is_not() -> None:

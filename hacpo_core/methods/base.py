@@ -294,9 +294,7 @@ class History:
         seed: the experiment's.
         responses: returns an agent's verified responses of the current or an earlier step.
         estimate: returns the estimate of the current or an earlier step.
-        outcomes: returns what the learner's updates of an earlier step measured for each row, as columns: the key
-            (step, agent, problem_id, sample), entropy, stopped_share, ratio and more; see
-            `hacpo_core.store.ledger.row_table`.
+        trained_rows: returns what the learner's updates of an earlier step measured.
     """
 
     step: int
@@ -306,7 +304,7 @@ class History:
     seed: int
     responses: Callable[[int, str], Responses]
     estimate: Callable[[int], Estimate]
-    outcomes: Callable[[int], Mapping[str, NDArray[Any]]]
+    trained_rows: Callable[[int], TrainedRows]
 
     @property
     def learner(self) -> str:
@@ -453,6 +451,27 @@ ROW_FIGURES = (
     *("kl", "correction", "entropy"),
 )
 """what is stored of every row that was passed through the model, beside an objective's own figures"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedRows:
+    """What a learner's updates of one step measured: a value for each row that was passed through the model. B row.
+
+    Attributes:
+        key_B: of each row; with several iterations, a row occurs as often as it was trained on.
+        kind_B, advantage_B, weight_B: as in its mini-batch.
+        update_B: index m of the update.
+        num_tokens_B: length of the response.
+        figures: by name; `ROW_FIGURES`, which `RowOutcomes` explains, and the objective's own `Surrogate.figures`.
+    """
+
+    key_B: tuple[RowKey, ...]
+    kind_B: NDArray[np.int64]
+    update_B: NDArray[np.int64]
+    advantage_B: NDArray[np.float64]
+    weight_B: NDArray[np.float64]
+    num_tokens_B: NDArray[np.int64]
+    figures: Mapping[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

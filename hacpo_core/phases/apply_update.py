@@ -16,7 +16,7 @@ from hacpo_core.methods.base import History
 from hacpo_core.methods.checks import checked_batches, checked_token_advantage
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.placement.checkpoints import latest_checkpoint
-from hacpo_core.store.ledger import UpdateRecord, row_table
+from hacpo_core.store.ledger import UpdateRecord, trained_rows
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None
         _judge_replay(experiment, step, agent, update.trace)
         return
     # With several iterations, each mini-batch was an update of its own as often.
-    rows = row_table(minibatches * num_iterations, update.outcome.rows)
+    rows = trained_rows(minibatches * num_iterations, update.outcome.rows)
     outcome, objective = update.outcome, experiment.method.objective
     record = UpdateRecord(
         minibatches=outcome.minibatches,
@@ -73,7 +73,7 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatc
         seed=config.seed,
         responses=lambda at, of: experiment.ledger.verdicts(at, of).value,
         estimate=lambda at: experiment.ledger.estimate(at).value,
-        outcomes=lambda at: experiment.ledger.update(at, agent).rows,
+        trained_rows=lambda at: experiment.ledger.update(at, agent).rows,
     )
     batches, next_state = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
     encoded_state = state.encode(next_state, owner=f"method.build ({builder.name})")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.experiment import Experiment
-from hacpo_core.methods.base import ROW_FIGURES, ROW_KEYS, RowKind
+from hacpo_core.methods.base import ROW_FIGURES, RowKind, TrainedRows
 from hacpo_core.responses import ORDINARY, SEARCHED, Responses
 from hacpo_core.store.ledger import SHOWN, TOO_LONG, Committed, Ledger, TaughtBatch, UpdateRecord
 
@@ -83,7 +83,7 @@ def _response_metrics(
 def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, float]:
     minibatches, rows, counts = update.minibatches, update.rows, update.counts
     num_rows = sum(m.num_rows for m in minibatches)
-    is_own, is_foreign = rows["kind"] == RowKind.OWN, rows["kind"] == RowKind.FOREIGN
+    is_own, is_foreign = rows.kind_B == RowKind.OWN, rows.kind_B == RowKind.FOREIGN
     values = {
         "text/length_drift": counts.length_drift_mean,
         "text/num_truncated": counts.num_truncated,
@@ -99,7 +99,7 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
         "time/update_s": update.cost.seconds,
         "gpu/update_s": update.cost.gpu_seconds,
         **_row_metrics("own", rows, is_own),
-        **_row_metrics("old", rows, rows["kind"] == RowKind.OLD),
+        **_row_metrics("old", rows, rows.kind_B == RowKind.OLD),
         **_row_metrics("cross", rows, is_foreign),
     }
     coefficients = [m.entropy_coef for m in minibatches if m.entropy_coef is not None]
@@ -112,21 +112,22 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
         num_chosen = num_rows + counts.num_masked
         values["update/masked_share"] = counts.num_masked / num_chosen if num_chosen else 0.0
     if len(agents) > 2:
+        agent_B = np.array([key.agent for key in rows.key_B], object)
         for other in agents:
-            values |= _row_metrics(f"from_{other}", rows, is_foreign & (rows["agent"] == other))
+            values |= _row_metrics(f"from_{other}", rows, is_foreign & (agent_B == other))
     values |= {f"ratio_from_{other}/log_center": center for other, center in update.log_centers.items()}
     if len(is_own):
-        values["update/entropy_nats"] = float(rows["entropy"].mean())
-        values["update/kl_nats"] = float(rows["kl"][is_own].mean()) if is_own.any() else 0.0
-        first_log_ratios = np.log(rows["ratio"][is_own & (rows["update"] == 0)])
+        values["update/entropy_nats"] = float(rows.figures["entropy"].mean())
+        values["update/kl_nats"] = float(rows.figures["kl"][is_own].mean()) if is_own.any() else 0.0
+        first_log_ratios = np.log(rows.figures["ratio"][is_own & (rows.update_B == 0)])
         if len(first_log_ratios):
             values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first_log_ratios**2)))
-        correction = rows["correction"][is_own]
+        correction = rows.figures["correction"][is_own]
         if (correction != 1.0).any():
             values["correction/weight_mean"] = float(correction.mean())
             values["correction/zero_share"] = float((correction == 0.0).mean())
-        figures = set(rows).difference(ROW_KEYS, ROW_FIGURES)
-        values |= {f"objective/{name}": float(rows[name].mean()) for name in sorted(figures)}
+        objective_figures = sorted(set(rows.figures).difference(ROW_FIGURES))
+        values |= {f"objective/{name}": float(rows.figures[name].mean()) for name in objective_figures}
     return values
 
 
@@ -182,16 +183,16 @@ def _sampler_metrics(responses: Responses, is_token_level: bool) -> dict[str, fl
     }
 
 
-def _row_metrics(source: str, rows: Mapping[str, NDArray[Any]], is_counted: NDArray[np.bool_]) -> dict[str, float]:
+def _row_metrics(source: str, rows: TrainedRows, is_counted: NDArray[np.bool_]) -> dict[str, float]:
     if not is_counted.any():
         return {}
-    ratio = rows["ratio"][is_counted]
+    ratio = rows.figures["ratio"][is_counted]
     return {
         f"ratio_{source}/mean": float(ratio.mean()),
         f"ratio_{source}/min": float(ratio.min()),
         f"ratio_{source}/max": float(ratio.max()),
         **{
-            f"clip_{source}/{share}": float(rows[share][is_counted].mean())
+            f"clip_{source}/{share}": float(rows.figures[share][is_counted].mean())
             for share in ("below_share", "above_share", "stopped_share")
         },
     }

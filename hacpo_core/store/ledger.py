@@ -22,8 +22,8 @@ from hacpo_core.engines.learning.replay import Replay, Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
-from hacpo_core.methods.base import Carried, Estimate
-from hacpo_core.records import PhaseCost
+from hacpo_core.methods.base import ROW_KEYS, Carried, Estimate, TrainedRows
+from hacpo_core.records import PhaseCost, RowKey
 from hacpo_core.responses import (
     Responses,
     as_arrow,
@@ -52,14 +52,12 @@ class Committed(Generic[_T]):
 class UpdateRecord:
     """Result of one agent's update phase, and the trace that identifies it.
 
-    `rows` are columns with a value for each row that was passed through the model: its key (step, agent, problem_id,
-    sample), kind, update, advantage, weight, num_tokens, and the columns of `RowOutcomes`.
     `state` is the builder's, encoded, `objective_state` the objective's. `log_centers` are by agent what
     `Objective.log_centers` gave, nats per token.
     """
 
     minibatches: tuple[MinibatchOutcome, ...]
-    rows: Mapping[str, NDArray[Any]]
+    rows: TrainedRows
     trace: UpdateTrace
     counts: BatchCounts
     state: Mapping[str, Any]
@@ -68,8 +66,8 @@ class UpdateRecord:
     cost: PhaseCost
 
 
-def row_table(minibatches: Sequence[Minibatch], outcomes: RowOutcomes) -> dict[str, NDArray[Any]]:
-    """An update's measurements of its rows, with their keys; see `UpdateRecord`.
+def trained_rows(minibatches: Sequence[Minibatch], outcomes: RowOutcomes) -> TrainedRows:
+    """An update's measurements of its rows, with their keys.
 
     Args:
         minibatches: one per update, so that with several iterations each is listed as often as it was trained on.
@@ -78,25 +76,50 @@ def row_table(minibatches: Sequence[Minibatch], outcomes: RowOutcomes) -> dict[s
     first_M = np.cumsum([0, *map(len, minibatches)])
     place_B = first_M[outcomes.update_B] + outcomes.row_B
 
-    def column(name: str) -> NDArray[Any]:
-        column_of_all: NDArray[Any] = np.concatenate([getattr(minibatch, name) for minibatch in minibatches])
+    def column(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        column_of_all: NDArray[Any] = np.concatenate(values)
         return column_of_all[place_B]
 
     all_keys = [key for minibatch in minibatches for key in minibatch.keys]
-    keys = [all_keys[place] for place in place_B.tolist()]
-    num_tokens = np.concatenate([minibatch.tokens.responses.lengths for minibatch in minibatches])[place_B]
+    return TrainedRows(
+        key_B=tuple(all_keys[place] for place in place_B.tolist()),
+        kind_B=column([minibatch.kind_B for minibatch in minibatches]),
+        update_B=outcomes.update_B,
+        advantage_B=column([minibatch.advantage_B for minibatch in minibatches]),
+        weight_B=column([minibatch.weight_B for minibatch in minibatches]),
+        num_tokens_B=column([minibatch.tokens.responses.lengths for minibatch in minibatches]),
+        figures=outcomes.columns,
+    )
+
+
+def _row_columns(rows: TrainedRows) -> dict[str, NDArray[Any]]:
+    """Columns of the file, named `ROW_KEYS` and as the figures."""
     return {
-        "step": np.array([key.step for key in keys], np.int64),
-        "agent": np.array([key.agent for key in keys], object),
-        "problem_id": np.array([key.problem_id for key in keys], object),
-        "sample": np.array([key.sample for key in keys], np.int64),
-        "kind": column("kind_B"),
-        "update": outcomes.update_B,
-        "advantage": column("advantage_B"),
-        "weight": column("weight_B"),
-        **outcomes.columns,
-        "num_tokens": num_tokens,
+        "step": np.array([key.step for key in rows.key_B], np.int64),
+        "agent": np.array([key.agent for key in rows.key_B], object),
+        "problem_id": np.array([key.problem_id for key in rows.key_B], object),
+        "sample": np.array([key.sample for key in rows.key_B], np.int64),
+        "kind": rows.kind_B,
+        "update": rows.update_B,
+        "advantage": rows.advantage_B,
+        "weight": rows.weight_B,
+        **rows.figures,
+        "num_tokens": rows.num_tokens_B,
     }
+
+
+def _rows_of(columns: Mapping[str, NDArray[Any]]) -> TrainedRows:
+    """The inverse of `_row_columns`."""
+    keys = (columns[name].tolist() for name in ("step", "agent", "problem_id", "sample"))
+    return TrainedRows(
+        key_B=tuple(map(RowKey, *keys)),
+        kind_B=columns["kind"],
+        update_B=columns["update"],
+        advantage_B=columns["advantage"],
+        weight_B=columns["weight"],
+        num_tokens_B=columns["num_tokens"],
+        figures={name: column_B for name, column_B in columns.items() if name not in ROW_KEYS},
+    )
 
 
 SHOWN, PLAIN, TOO_LONG = "shown", "plain", "too long"
@@ -311,7 +334,7 @@ class Ledger:
             "log_centers": dict(record.log_centers),
             "cost": asdict(record.cost),
         }
-        outputs = {f"update.{agent}.parquet": record.rows, f"update.{agent}.json": value}
+        outputs = {f"update.{agent}.parquet": _row_columns(record.rows), f"update.{agent}.json": value}
         self.store.commit(step, f"update.{agent}", outputs)
         self._keep(step, f"update.{agent}", record)
 
@@ -324,7 +347,7 @@ class Ledger:
             value = self.store.read_value(step, phase, f"update.{agent}.json")
             return UpdateRecord(
                 minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
-                rows={name: table[name].to_numpy() for name in table.column_names},
+                rows=_rows_of({name: table[name].to_numpy() for name in table.column_names}),
                 trace=_trace(value["trace"]),
                 counts=BatchCounts(**value["counts"]),
                 state=value["state"],

@@ -326,7 +326,7 @@ def test_problems_of_equal_rewards_are_sampled_again_judged_on_all_sources() -> 
 def test_builder_leaves_problems_of_equal_rewards_out_unless_all_are() -> None:
     def build(rewards: dict[str, tuple[float | None, ...]]) -> set[str]:
         (responses,) = verified(a=rewards).values()
-        history = History(1, ("p", "q"), ("a",), 2, 0, lambda *_: responses, lambda _: None, lambda _: {})  # type: ignore[arg-type,return-value]
+        history = History(1, ("p", "q"), ("a",), 2, 0, lambda *_: responses, lambda _: None, lambda _: None)  # type: ignore[arg-type,return-value]
         batches, _ = Shuffled(problems=1, drops_equal_rewards=True).build(history, {})
         return {key.problem_id for batch in batches for key in batch}
 

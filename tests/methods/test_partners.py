@@ -127,7 +127,7 @@ def history(rewards: Rewards, *, sources: tuple[str, ...] = ("a", "b"), seed: in
         seed=seed,
         responses=lambda _, agent: of_agents[agent],
         estimate=lambda _: None,  # type: ignore[arg-type,return-value]
-        outcomes=lambda _: {},
+        trained_rows=lambda _: pytest.fail("no builder here reads them"),
     )
 
 

@@ -72,7 +72,7 @@ def slots_of(
         seed=seed,
         responses=read,
         estimate=nothing,
-        outcomes=lambda _: {},
+        trained_rows=lambda _: pytest.fail("no builder here reads them"),
     )
     batches, state = Into(order=order, number=num_minibatches).build(history, {})
     assert state == {}
@@ -150,7 +150,7 @@ def test_rows_ordered_by_length_begin_and_end_short() -> None:
     def nothing(_: int) -> Estimate:
         raise AssertionError("the ordinary builder looks at no advantage")
 
-    history = History(1, ("p",), ("0", "1"), 3, 0, read, nothing, lambda _: {})
+    history = History(1, ("p",), ("0", "1"), 3, 0, read, nothing, lambda _: pytest.fail("not read"))
     batches, _ = Into(order="length", number=3).build(history, {})
     # Sorted 1 2 3 5 6 7: every other one, 1 3 6, then the rest in reverse, 7 5 2.
     assert [[lengths[key.agent][key.sample] for key in batch] for batch in batches] == [[1, 3], [6, 7], [5, 2]]

@@ -16,8 +16,8 @@ from hacpo_core.engines.learning.replay import Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
-from hacpo_core.methods.base import Carried, Estimate
-from hacpo_core.records import PhaseCost, Verdict
+from hacpo_core.methods.base import ROW_FIGURES, Carried, Estimate, TrainedRows
+from hacpo_core.records import PhaseCost, RowKey, Verdict
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.store.ledger import Committed, Ledger, UpdateRecord
 from hacpo_core.store.steps import MANIFEST, StepStore
@@ -123,8 +123,10 @@ def test_estimate_is_read_as_it_was_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_rows", [0, 2])
 def test_update_is_read_as_it_was_made(num_rows: int, tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    rows = {"agent": np.array(["qwen", "llama"], object), "sample": np.arange(2), "ratio": np.array([np.nan, 1.5])}
-    rows = {name: column[:num_rows] for name, column in rows.items()}
+    keys = (RowKey(1, "qwen", "p", 0), RowKey(0, "llama", "q", 3))
+    integer_B, number_B = np.arange(2)[:num_rows], np.array([np.nan, 1.5])[:num_rows]
+    figures = dict.fromkeys((*ROW_FIGURES, "mine"), number_B)
+    rows = TrainedRows(keys[:num_rows], integer_B, integer_B, number_B, number_B, integer_B, figures)
     counts, means = BatchCounts(1, 2, 3, 0.5, 4), {"llama": [-1.5, -0.5]}
     record = UpdateRecord((MINIBATCH,), rows, TRACE, counts, STATE, means, {"llama": -1.0}, COST)
     before.save_update(1, "qwen", record)

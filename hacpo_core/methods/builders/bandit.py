@@ -135,7 +135,7 @@ class Bandit(Shuffled):
         if "network" not in state:
             initial_draw = generator(history.seed, "bandit network", history.learner)
             return algo.gain_network.initial(len(CONTEXT), NUM_HIDDEN, initial_draw)
-        entropies = history.outcomes(history.step - 1)["entropy"]  # none where no row carried an advantage
+        entropies = history.trained_rows(history.step - 1).figures["entropy"]  # none where no row carried an advantage
         entropy = float(entropies.mean()) if len(entropies) else 0.0
         gain = reward - state["reward"] - self.entropy_penalty * max(0.0, entropy - self.entropy_limit)
         return algo.gain_network.fit(
@@ -191,9 +191,9 @@ def _last_seen(history: History, step: int) -> dict[RowKey, tuple[float, float]]
     """Entropy and stopped share of the learner's rows of a step, as last measured in an update."""
     measurements: dict[RowKey, tuple[float, float]] = {}
     for update_step in range(step, history.step):
-        rows: Mapping[str, NDArray[Any]] = history.outcomes(update_step)
-        keys = map(RowKey, *(rows[name].tolist() for name in ("step", "agent", "problem_id", "sample")))
-        values = zip(keys, rows["entropy"].tolist(), rows["stopped_share"].tolist(), strict=True)
+        rows = history.trained_rows(update_step)
+        figures = (rows.figures[name].tolist() for name in ("entropy", "stopped_share"))
+        values = zip(rows.key_B, *figures, strict=True)
         measurements |= {key: (entropy, stopped) for key, entropy, stopped in values if key.step == step}
     return measurements
 

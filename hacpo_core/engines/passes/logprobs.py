@@ -110,7 +110,7 @@ def _chunk_gradient(
     entropy_grad_N: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of a chunk's logits, in their dtype, wrong at the targets, and what it is there, in fp32.
+    """Gradient of a chunk's logits, in their dtype, except at the targets, and that at the targets, in fp32.
 
     Entropies have a gradient unless they are None.
     """

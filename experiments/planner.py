@@ -59,7 +59,7 @@ class ReportConfig:
 
 @dataclass(frozen=True)
 class RateConfig:
-    """Assumed rates for estimates, used while nothing is measured."""
+    """Rates for estimates, used until runs of the grid have measured their own."""
 
     response_tokens: float
     """mean response length, tokens"""

@@ -81,7 +81,7 @@ def learner_of(size: str, changes: dict[str, Any]) -> TorchLearner:
 def measure_way(way: str, size: str, rows: Minibatch, changes: dict[str, Any], rounds: int) -> dict[str, Any]:
     """`measure` of a key of WAYS, with rates; `changes` are further fields of the engine."""
     learner = learner_of(size, changes | WAYS[way])
-    learner.model.train()  # in which layers are recomputed, if they are; no model here has dropout
+    learner.model.train()  # layers are recomputed in training mode only
     works: dict[str, Callable[[], object]] = {
         FORWARD: lambda: learner.logprobs(rows.tokens),
         BACKWARD: lambda: learner.accumulate(rows, OBJECTIVE, 0),

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import PreTrainedModel
 
@@ -39,6 +40,7 @@ HAS_GPU = torch.cuda.is_available()
 PROBLEMS, PROMPT, RESPONSES = (16, 150, (100, 300)) if HAS_GPU else (2, 60, (40, 160))
 ROWS, NUM_TOKENS = 16, 16
 NUM_KERNELS = 25
+"""shown of a GPU"""
 UPDATE: Mapping[str, Sequence[str]] = {
     "update": ("update",),
     "  rows as tensors": ("rows as tensors",),
@@ -80,8 +82,8 @@ def regions(*named: tuple[Any, str, str]) -> Iterator[None]:
 
 
 def seconds_of(work: Callable[[], object], names: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
-    """Seconds and calls of each region in one call of `work`, after an unmeasured one; on a GPU also of the events
-    that take longest there.
+    """Seconds and calls of each region in one call of `work`, after an unmeasured one; on a GPU also of the kernels
+    that take longest.
     """
     work()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if HAS_GPU else [])]
@@ -89,7 +91,8 @@ def seconds_of(work: Callable[[], object], names: Mapping[str, Sequence[str]]) -
         work()
         if HAS_GPU:
             torch.cuda.synchronize()
-    events = {event.key: event for event in profiled.key_averages()}
+    averages = profiled.key_averages()
+    events = {event.key: event for event in averages if event.device_type == DeviceType.CPU}
     found = []
     for region, keys in names.items():
         own = [events[key] for key in keys if key in events]
@@ -101,8 +104,8 @@ def seconds_of(work: Callable[[], object], names: Mapping[str, Sequence[str]]) -
                 "device_s": sum(event.device_time_total for event in own) / 1e6 if HAS_GPU else None,
             }
         )
-    kernels = sorted(events.values(), key=lambda event: -event.self_device_time_total)[:NUM_KERNELS] if HAS_GPU else []
-    for kernel in kernels:
+    kernels = [event for event in averages if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    for kernel in sorted(kernels, key=lambda kernel: -kernel.self_device_time_total)[:NUM_KERNELS]:
         seconds = kernel.self_device_time_total / 1e6
         found.append({"region": kernel.key[:80], "calls": kernel.count, "host_s": None, "device_s": seconds})
     return found

@@ -175,7 +175,7 @@ class EngineTrial(Trial):
 
     def _update(self) -> Outcome:
         outcome, self._trace, rate = self._timed_update()
-        first = np.log(outcome.rows.columns["ratio"][outcome.rows.update_B == 0])
+        first = np.log(outcome.rows.figures["ratio"][outcome.rows.update_B == 0])
         noise = math.sqrt(float(np.mean(first**2)))
         norm = statistics.fmean(minibatch.grad_norm for minibatch in outcome.minibatches)
         figures = {"tokens_per_s": rate, "own_noise_rms": noise, "grad_norm": norm} | self._memory()

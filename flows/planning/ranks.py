@@ -10,7 +10,7 @@ from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_sources, sharing_agents
 
 EQUAL_RATES_SIZE = 4e9
-"""parameters of a model for which a GPU's sampling and training rates are equal; assumed, as the grids' rates are"""
+"""parameters of a model for which a GPU's sampling and training rates are equal; assumed: sampling was not measured"""
 
 
 def with_ranks(config: ExperimentConfig, parameters: Mapping[str, int]) -> ExperimentConfig:

@@ -283,7 +283,7 @@ def _kind(kind: Any) -> str:
     if kind in names:
         return names[kind]
     if get_origin(kind) is Literal:
-        return names[str]
+        return names[type(get_args(kind)[0])]
     if get_origin(kind) is list:
         return f"list of {_kind(get_args(kind)[0])}"
     if get_origin(kind) is dict:

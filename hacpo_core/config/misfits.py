@@ -92,7 +92,7 @@ def _words(kind: Any) -> str:
     if get_origin(kind) is list:
         return f"a list ({_words(get_args(kind)[0])} each)"
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
+        return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) is dict:
         return "a mapping"
     if dataclasses.is_dataclass(kind):

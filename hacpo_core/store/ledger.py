@@ -88,7 +88,7 @@ def trained_rows(minibatches: Sequence[Minibatch], outcomes: RowOutcomes) -> Tra
         advantage_B=column([minibatch.advantage_B for minibatch in minibatches]),
         weight_B=column([minibatch.weight_B for minibatch in minibatches]),
         num_tokens_B=column([minibatch.tokens.responses.lengths for minibatch in minibatches]),
-        figures=outcomes.columns,
+        figures=outcomes.figures,
     )
 
 

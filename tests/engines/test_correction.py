@@ -43,7 +43,7 @@ def applied(objective: Objective, rows: list[Row]) -> tuple[torch.Tensor, np.nda
     before = weights(model)
     learner = learner_of(model, engine=EngineConfig(skip_zero_advantage=False, micro_batch_tokens=20), **LINEAR)
     found = learner.update([minibatch(rows, objective)], objective, measures_cosine=False).rows
-    return weights(model) - before, found.columns["correction"][np.argsort(found.row_B)]
+    return weights(model) - before, found.figures["correction"][np.argsort(found.row_B)]
 
 
 @pytest.mark.parametrize(("correction", "limit"), [("truncate", 0.5), ("mask", 0.5), ("mask", 3.0)])

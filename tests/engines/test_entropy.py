@@ -97,7 +97,7 @@ def test_weight_of_the_bonus_follows_the_entropy_from_update_to_update() -> None
     rows = found.rows
     at_last = np.flatnonzero(rows.update_B == 2)
     weight_B = np.array([own_tokens[row][0] * own_tokens[row][1] for row in rows.row_B[at_last]])
-    mean = (weight_B * rows.columns["entropy"][at_last]).sum() / weight_B.sum()
+    mean = (weight_B * rows.figures["entropy"][at_last]).sum() / weight_B.sum()
     assert found.objective_state["entropy control"]["entropy"] == pytest.approx(mean, rel=1e-12)
 
 
@@ -139,7 +139,7 @@ def test_only_tokens_with_the_highest_entropy_train() -> None:
     found = change(replace(GRPO, top_entropy_share=0.3), rows)
     assert_close(found, change(GRPO, chosen))
     assert (found - change(GRPO, rows)).abs().max() > 1e-3
-    share = outcome_of([rows], replace(GRPO, top_entropy_share=0.3)).rows.columns["high_entropy_share"]
+    share = outcome_of([rows], replace(GRPO, top_entropy_share=0.3)).rows.figures["high_entropy_share"]
     lengths = np.array([len(row.response_ids) for row in rows])
     of_row = np.array([(found >= threshold).mean() for found in entropy])
     passed = np.flatnonzero([row.advantage != 0.0 for row in rows])

@@ -102,7 +102,7 @@ def seen(outcome: UpdateOutcome, batches: Sequence[Sequence[Row]]) -> Seen:
     found = outcome.rows
     values = zip(
         *(found.row_B.tolist(), found.update_B.tolist()),
-        *(found.columns[name].tolist() for name in ("ratio", "floor", "ceiling", "stopped_share", "kl", "entropy")),
+        *(found.figures[name].tolist() for name in ("ratio", "floor", "ceiling", "stopped_share", "kl", "entropy")),
         strict=True,
     )
     rows = []

@@ -59,7 +59,7 @@ class EntropyControl:
         num_tokens_B = num_tokens_B * (rows.kind_B[outcomes.row_B] != RowKind.FOREIGN)
         if objective.entropy_target is None or not num_tokens_B.any():
             return self
-        entropy = float((num_tokens_B * outcomes.columns["entropy"]).sum() / num_tokens_B.sum())
+        entropy = float((num_tokens_B * outcomes.figures["entropy"]).sum() / num_tokens_B.sum())
         coefficient = algo.entropy.adapted_coefficient(
             self.coefficient,
             entropy,

@@ -486,5 +486,5 @@ def _outcomes(positions: Sequence[int], columns: Mapping[str, Tensor], update: i
     return RowOutcomes(
         row_B=np.asarray(positions, np.int64),
         update_B=np.full(len(positions), update),
-        columns={name: value_B.detach().double().cpu().numpy() for name, value_B in columns.items()},
+        figures={name: value_B.detach().double().cpu().numpy() for name, value_B in columns.items()},
     )

@@ -19,7 +19,7 @@ class RowOutcomes:
     Attributes:
         row_B: position of the row in its mini-batch.
         update_B: index m of the update; with several iterations, each mini-batch has several.
-        columns: by name, one number per row, before the row's update: `ratio`, the sequence importance ratio; `floor`
+        figures: by name, one number per row, before the row's update: `ratio`, the sequence importance ratio; `floor`
             and `ceiling`, its bounds or those of each token's ratio; `below_share`, `above_share` and `stopped_share`,
             the shares of the row beyond them and without gradient: 0 or 1, or a share of tokens; `kl` and `correction`,
             see `objective_values`; `entropy`, the mean entropy of the learner's next-token distribution, nats; and the
@@ -28,7 +28,7 @@ class RowOutcomes:
 
     row_B: NDArray[np.int64]
     update_B: NDArray[np.int64]
-    columns: Mapping[str, NDArray[np.float64]]
+    figures: Mapping[str, NDArray[np.float64]]
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -48,13 +48,13 @@ class RowOutcomes:
         return cls(
             np.concatenate([part.row_B for part in filled]),
             np.concatenate([part.update_B for part in filled]),
-            {name: np.concatenate([part.columns[name] for part in filled]) for name in filled[0].columns},
+            {name: np.concatenate([part.figures[name] for part in filled]) for name in filled[0].figures},
         )
 
     def take(self, rows: Positions) -> RowOutcomes:
         """Some rows, in that order."""
-        columns = {name: value_B[rows] for name, value_B in self.columns.items()}
-        return RowOutcomes(self.row_B[rows], self.update_B[rows], columns)
+        figures = {name: value_B[rows] for name, value_B in self.figures.items()}
+        return RowOutcomes(self.row_B[rows], self.update_B[rows], figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from hacpo_core.engines.passes.attention import NAME, attend
-from hacpo_core.engines.passes.logprobs import compiled
+from hacpo_core.engines.passes.logprobs import compiled_function
 from hacpo_core.errors import EngineError, first_line
 
 
@@ -31,7 +31,7 @@ class CompiledLayers:
         layers: list[nn.Module] = [module for module in model.modules() if type(module).__name__ in kinds]
         if not layers:
             raise EngineError(f"engine.compile: {type(model).__name__} does not name its layers; set it to false")
-        self._forwards = [(layer, compiled(layer.forward)) for layer in layers]
+        self._forwards = [(layer, compiled_function(layer.forward)) for layer in layers]
         self._attend: Any = torch.compiler.disable(attend)  # its loop over blocks would be compiled for each number
         self._is_used = False
 
@@ -56,8 +56,8 @@ class CompiledLayers:
         except TorchDynamoException as error:
             reason = first_line(getattr(error, "inner_exception", error))
             raise EngineError(
-                f"engine.compile: got true, but torch.compile failed ({reason}); set it to false, or see "
-                "whether `hacpo doctor --gpu` misses a C compiler"
+                f"engine.compile: got true, but torch.compile failed ({reason}); set it to false. "
+                "`hacpo doctor --gpu` says whether a C compiler is missing"
             ) from error
         finally:
             self._is_used = False

@@ -126,13 +126,13 @@ def _chunk_gradient(
     return grad_NV.div_(temperature).to(logits_NV.dtype), at_target_N
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which is compiled at its first call: once for all numbers of tokens."""
-    made: Callable[..., Any] = torch.compile(function, dynamic=True, backend=COMPILER)
-    return made
+def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, to be compiled at its first call: once for all numbers of tokens."""
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=True, backend=COMPILER)
+    return compiled
 
 
-_compiled = cache(compiled)
+_compiled_once = cache(compiled_function)
 
 
 class _ChunkedScores(torch.autograd.Function):
@@ -150,7 +150,7 @@ class _ChunkedScores(torch.autograd.Function):
         is_compiled: bool,
     ) -> tuple[Tensor, Tensor]:
         head_VD = widened(weight_VD) if is_wide else weight_VD
-        chunk_scores = _compiled(_chunk_scores) if is_compiled else _chunk_scores
+        chunk_scores = _compiled_once(_chunk_scores) if is_compiled else _chunk_scores
         dtype = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
         num_tokens = hidden_ND.shape[0]
         logprob_N = torch.empty(num_tokens, dtype=dtype, device=hidden_ND.device)
@@ -171,7 +171,7 @@ class _ChunkedScores(torch.autograd.Function):
         hidden_ND, weight_VD, bias_V, target_N, normaliser_N, entropy_N = ctx.saved_tensors
         grad_N, entropy_grad_N = grads
         head_VD = widened(weight_VD) if ctx.is_wide else weight_VD
-        chunk_gradient = _compiled(_chunk_gradient) if ctx.is_compiled else _chunk_gradient
+        chunk_gradient = _compiled_once(_chunk_gradient) if ctx.is_compiled else _chunk_gradient
         grad_hidden_ND = torch.empty_like(hidden_ND)
         # Accumulate the weight's gradient in fp32: summing hundreds of chunks in bf16 would lose small terms.
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=normaliser_N.dtype) if ctx.needs_input_grad[1] else None
@@ -190,6 +190,7 @@ class _ChunkedScores(torch.autograd.Function):
             grad_logits.scatter_(1, target_N[part, None], at_target[:, None].to(grad_logits.dtype))
             if grad_bias_V is not None:
                 grad_bias_V += grad_logits.sum(dim=0, dtype=grad_bias_V.dtype)
+            grad_logits = grad_logits.to(head_VD.dtype)  # a wider bias makes wider logits
             grad_hidden_ND[part] = linear(grad_logits, head_VD.T)
             if grad_weight_VD is not None:
                 hidden = hidden_ND[part].to(head_VD.dtype)

@@ -44,7 +44,7 @@ def test_iterations_train_on_the_rows_of_trl_with_its_ratios_and_end_in_its_log_
         num_iterations=CASE["num_iterations"],
     )
     ratios: list[list[float]] = [[0.0] * len(chosen) for chosen in peer["rows"]]
-    for m, b, ratio in zip(found.rows.update_B, found.rows.row_B, found.rows.columns["ratio"], strict=True):
+    for m, b, ratio in zip(found.rows.update_B, found.rows.row_B, found.rows.figures["ratio"], strict=True):
         ratios[m][b] = ratio
     np.testing.assert_allclose(ratios, peer["ratios"], rtol=TOLERANCE)
     expected = [row[: len(ids)] for row, ids in zip(peer["logprob_BT"], CASE["response_ids"], strict=True)]

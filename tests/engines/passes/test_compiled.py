@@ -46,7 +46,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(logprobs, "COMPILER", request.param)
-    monkeypatch.setattr(logprobs, "_compiled", cache(logprobs.compiled))
+    monkeypatch.setattr(logprobs, "_compiled_once", cache(logprobs.compiled_function))
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def test_each_source_has_its_own_center_and_bounds_see_the_ratio_without_it() ->
         assert math.log(row.ratio) == pytest.approx(expected, abs=1e-5)
         assert (row.floor, row.ceiling, row.stopped_share) == (0.5, 1.5, 0.0)
     plain = learner_of(small_model(), **STEPS).update([minibatch(rows, HACPO)], HACPO, measures_cosine=False)
-    assert plain.rows.columns["stopped_share"].tolist() == [1.0] * 6, (
+    assert plain.rows.figures["stopped_share"].tolist() == [1.0] * 6, (
         "HACPO learns from none of the six rows with an advantage"
     )
     assert (plain.log_centers, plain.objective_state) == ({}, {})

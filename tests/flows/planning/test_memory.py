@@ -115,8 +115,7 @@ def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
 )
 def test_each_stage_divides_one_thing_more_among_four_ranks(stage: int, expected: tuple[float, float, float]) -> None:
     words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false", "engine.grad_dtype=same"]
-    # Stage 3 measures no cosine and cannot be compiled.
-    words += ["diagnostics.every=0"] if stage < 3 else ["engine.compile=false"]
+    words += ["diagnostics.every=0"] if stage < 3 else []  # stage 3 measures no cosine
     found = agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79)
     assert (found.weights, found.gradients, found.optimizer) == expected
 
@@ -161,7 +160,7 @@ def test_gradient_of_the_output_embedding_is_counted(words: tuple[str, ...], byt
 
 def test_whole_copy_of_stage_three_stays_where_parameters_are_offloaded() -> None:
     words = ["stage=3", "offload_optimizer=true", "offload_parameters=true"]
-    config = config_of("engine.compile=false", *(f"engine.deepspeed.{word}" for word in words))
+    config = config_of(*(f"engine.deepspeed.{word}" for word in words))
     assert agent_memory(config, BILLION, ranks=4, gpu_gib=79).weights == 2.0
 
 
@@ -226,7 +225,7 @@ def test_offloaded_optimizer_keeps_a_buffer_for_the_largest_gradient_on_the_gpu(
     assert always(shape=large) == pytest.approx(1.5 + embedding)
     assert always() == pytest.approx(1.5 + mlp), "the largest without an embedding"
     assert always("engine.deepspeed.stage=2", shape=large) == pytest.approx(1.5 + embedding)
-    assert always("engine.deepspeed.stage=3", "engine.compile=false", shape=large) == 1.5
+    assert always("engine.deepspeed.stage=3", shape=large) == 1.5
     assert always("engine.deepspeed.stage=2", "engine.deepspeed.offload_optimizer=false", shape=large) == 1.5
     assert always("engine.learner=torch", shape=large) == 1.5
 

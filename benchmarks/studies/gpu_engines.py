@@ -16,31 +16,15 @@ import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.measure import RESULTS, write_result
+from benchmarks.models import SIZES, random_model
 from flows.doctor.engine_trial import trial_report
 from flows.doctor.trials import Workload
 from hacpo_core.tiny.tokenizers import build_tokenizer
 
-_QWEN = {"vocab_size": 151_936, "tie_word_embeddings": True}
-_QWEN3 = _QWEN | {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128}
-SIZES: dict[str, dict[str, Any]] = {
-    "0.5b": _QWEN
-    | {"model_type": "qwen2", "num_key_value_heads": 2}
-    | {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "intermediate_size": 4864},
-    "0.6b": _QWEN3
-    | {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 3072},
-    "1.7b": _QWEN3
-    | {"hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 6144},
-    "4b": _QWEN3 | {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 9728},
-    "toy": _QWEN3
-    | {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
-    | {"num_key_value_heads": 2, "head_dim": 32, "vocab_size": 512},
-}
 WORK = {
     "0.5b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
     "0.6b": Workload(num_problems=64, num_samples=8, max_tokens=1024),
@@ -50,19 +34,10 @@ WORK = {
 }
 
 
-def random_model(size: str, *, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A Qwen2 or Qwen3 with random weights."""
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(max_position_embeddings=8192, eos_token_id=1, **SIZES[size])
-    with torch.device(device):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return model
-
-
 def write_random_model(folder: Path, size: str) -> None:
     """Save a model with random bfloat16 weights, and a tokenizer with a chat template."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    random_model(size, device=device, dtype=torch.bfloat16).save_pretrained(folder)
+    random_model(size, device=device, dtype=torch.bfloat16, eos_token_id=1).save_pretrained(folder)
     build_tokenizer("byte").save_pretrained(folder)
 
 

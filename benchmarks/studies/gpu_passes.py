@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.studies.gpu_engines import SIZES, random_model
+from benchmarks.models import SIZES, random_model
 from benchmarks.update import OBJECTIVE, Shape, rows_of
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch

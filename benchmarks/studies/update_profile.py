@@ -23,8 +23,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import PreTrainedModel
 
-from benchmarks.models import NAMES, qwen_shape, real_model
-from benchmarks.studies.gpu_engines import random_model
+from benchmarks.models import NAMES, random_model, real_model
 from benchmarks.update import OBJECTIVE, Shape, rows_of
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.cpu.speedups import speed_up
@@ -169,11 +168,10 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     model = real_model(arguments.model) if arguments.model != NAMES[1] else None
     name = arguments.model if model is not None else NAMES[1]
-    if HAS_GPU:
-        model = model or random_model("0.5b", device="cuda", dtype=torch.bfloat16)
-        model.to(device="cuda", dtype=torch.bfloat16)  # type: ignore[call-arg]
-    else:
-        model = model or qwen_shape()
+    device, dtype = ("cuda", torch.bfloat16) if HAS_GPU else ("cpu", torch.float32)
+    model = model or random_model("0.5b", device=device, dtype=dtype)
+    model.to(device=device, dtype=dtype)  # type: ignore[call-arg]
+    if not HAS_GPU:
         speed_up(model)
     works = {"sampling": lambda: profiled_sampling(model), "update": lambda: profiled_update(model, arguments.threads)}
     for found in (works[part]() for part in arguments.of):

@@ -24,8 +24,7 @@ from flows.planning.plans import Plan, plan
 from flows.planning.ranks import with_ranks
 from flows.records.files import experiments_dir
 from flows.records.states import experiment_status
-from flows.service.experiment_state import ExperimentState, state_of
-from flows.service.schedule import ScheduledRun
+from flows.service.experiment_state import ExperimentState, ScheduledRun, state_of
 from hacpo_core.config import ExperimentConfig, PairConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id

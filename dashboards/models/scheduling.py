@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flows.service.experiment_state import WAITING
-from flows.service.schedule import RefusedError, Schedule, ScheduledRun, WorkerRecord
+from flows.service.experiment_state import WAITING, ScheduledRun
+from flows.service.schedule import RefusedError, Schedule, WorkerRecord
 from flows.service.server import PrefectServer, find_server
 from hacpo_core.errors import HacpoError
 

@@ -29,8 +29,8 @@ from dashboards.site import Site, fragment, macro
 from experiments.report.cells import Variant
 from flows.records.gridfile import GridRecord
 from flows.service.deployments import PRIORITIES
-from flows.service.experiment_state import state_of
-from flows.service.schedule import RefusedError, Schedule, ScheduledRun
+from flows.service.experiment_state import ScheduledRun, state_of
+from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.steps import StepStore
 

@@ -15,8 +15,8 @@ import pandas as pd
 from experiments.estimate import CostEstimate, estimate
 from experiments.planner import GridPlan, matrix
 from flows.planning.plans import Plan
-from flows.service.experiment_state import STATES
-from flows.service.schedule import Schedule, ScheduledRun
+from flows.service.experiment_state import STATES, ScheduledRun
+from flows.service.schedule import Schedule
 from flows.service.server import find_server
 from hacpo_core.config.samplers import sampler_of
 from hacpo_core.errors import ServerError

@@ -12,11 +12,11 @@ from typing import Any
 from tqdm import tqdm
 
 from flows.planning.plans import Plan
-from flows.records.failures import Failure
 from flows.records.progress import Progress
 from flows.records.states import ExperimentStatus, experiment_status
 from flows.runs.display import JobBars
-from flows.service.schedule import RefusedError, Schedule, ScheduledRun
+from flows.service.experiment_state import ScheduledRun, state_of
+from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import ServerError
 from hacpo_core.phases.health import Finding
 
@@ -33,8 +33,8 @@ def watch(
 ) -> dict[str, str]:
     """Queue experiments and show their progress until each is complete, has failed or was cancelled.
 
-    An experiment that another process trains is queued if that process ends without a result. Only a cancellation of a
-    flow run that was live while this function watched it counts: an earlier one is not about this call.
+    An experiment that another process trains is queued if that process ends without a result. Of flow runs only the
+    end of one counts that was live while this function watched it: an earlier end is not about this call.
 
     Args:
         plans: experiments that are not complete, the first to be queued first.
@@ -78,16 +78,19 @@ class _Watched:
         """Check every experiment, and ask the server if its last answer is old."""
         is_asked = time.monotonic() - self._asked_at > ASK_EVERY_S and self._ask()
         for name, root in list(self.open_experiments.items()):
-            status = experiment_status(root)
+            status, run = experiment_status(root), self._runs.get(name)
             self._show(name, status)
-            reason = None
+            state, reason = state_of(status, run), None
             if not root.is_dir():
                 reason = "its folder was deleted"
-            elif status.state not in ("done", "running"):
-                reason = _why_ended(self._watched_run(name), status.failure)
-                if reason is None and is_asked:
-                    self._queue_unless_continued(name)
-            if status.state == "done" or reason is not None:
+            elif not state.will_continue and state.state != "done":
+                was_watched = run is not None and run.id == self._run_ids.get(name)
+                if was_watched or status.failure is not None:
+                    reason = state.reason
+                elif is_asked:
+                    with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
+                        self._run_ids[name] = self._schedule.start(name, self._priority).id
+            if state.state == "done" or reason is not None:
                 del self.open_experiments[name]
                 self._bars.finish(name, reason or "")
                 if reason is not None:
@@ -112,34 +115,7 @@ class _Watched:
                 self._event_keys.add((name, event.key))
                 tqdm.write(f"{name}: {event.message}", file=sys.stderr)
 
-    def _watched_run(self, name: str) -> ScheduledRun | None:
-        """The experiment's newest flow run, if it was live while it was watched."""
-        run = self._runs.get(name)
-        return run if run is not None and run.id == self._run_ids.get(name) else None
-
-    def _queue_unless_continued(self, name: str) -> None:
-        """Queue an experiment for which there is no flow run, or only one that ended before it was watched.
-
-        A crashed run is left to the reconciler.
-        """
-        run = self._runs.get(name)
-        if self._watched_run(name) is None and (run is None or run.state != "Crashed"):
-            with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
-                self._run_ids[name] = self._schedule.start(name, self._priority).id
-
 
 def _health_events(progress: Progress | None) -> Iterator[Finding]:
     for finding in progress.findings if progress is not None else ():
         yield from finding.events
-
-
-def _why_ended(run: ScheduledRun | None, failure: Failure | None) -> str | None:
-    """Why an experiment has ended, by its flow run and its record of a failure; None if it will be continued."""
-    if run is not None and run.is_live:
-        return None
-    if run is not None and run.state == "Cancelled":
-        return "cancelled"
-    if failure is not None:
-        return failure.reason
-    # The reconciler resubmits a crashed run, or gives up and records a failure.
-    return None if run is None or run.state == "Crashed" else f"{run.state.lower()}: {run.message}"

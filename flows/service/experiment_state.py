@@ -1,19 +1,38 @@
-"""The state of an experiment, which combines its folder and the schedule."""
+"""The state of an experiment, from its folder and its newest flow run: one answer for tables, page, watcher, schedule
+and reconciler.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from flows.records.states import ExperimentStatus
-
-if TYPE_CHECKING:  # importing Prefect takes over a second
-    from flows.service.schedule import ScheduledRun
 
 STATES = ("done", "running", "queued", "failed", "missing", "unavailable")
 CANCELLING = "being cancelled"
 WAITING = ("Scheduled", "Pending", "Paused")
 """states of flow runs that no worker has started"""
+LIVE = (*WAITING, "Running", "Cancelling")
+"""states of a queued or executing flow run; the others are Completed, Failed, Crashed, Cancelled"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRun:
+    """The newest flow run of an experiment."""
+
+    id: str
+    """of the flow run, for links to Prefect's web page"""
+    experiment: str
+    state: str
+    """Prefect's state type, capitalised: one of LIVE, or Completed, Failed, Crashed, Cancelled"""
+    message: str
+    priority: str
+    num_starts: int
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is queued or executing."""
+        return self.state in LIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,33 +41,53 @@ class ExperimentState:
 
     state: str
     reason: str
+    will_continue: bool = False
+    """whether a process, a worker or the reconciler continues it, without another request"""
 
 
-def state_of(status: ExperimentStatus, run: ScheduledRun | None, unavailable: str = "") -> ExperimentState:
+def state_of(
+    status: ExperimentStatus, run: ScheduledRun | None, unavailable: str = "", *, is_dead: bool = False
+) -> ExperimentState:
     """Combine files and schedule into one state; a lock or a result in the folder overrides the schedule.
+
+        folder              flow run               state
+        result              any                    done
+        lock                any                    running
+        neither             waiting                queued; failed and will continue, if dead
+        neither             Running                running; failed and will continue, if dead
+        neither             Cancelling             running; missing, if dead
+        failure             any other or dead      failed
+        no failure          Crashed                failed, and will continue: the reconciler resubmits it
+        no failure          Failed                 failed
+        no failure          Cancelled, Completed   missing
+        no failure          none                   missing, or unavailable
 
     Args:
         status: state from the folder.
         run: newest flow run, None if the schedule has none or was not asked.
         unavailable: why the experiment could not be planned, "" if it could.
+        is_dead: whether the process of a live flow run is known to be gone.
     """
     if status.state in ("done", "running"):
-        is_ending = status.state == "running" and run is not None and run.state == "Cancelling"
-        return ExperimentState(status.state, CANCELLING if is_ending else status.reason)
-    if run is not None:
+        is_running = status.state == "running"
+        is_ending = is_running and run is not None and run.state == "Cancelling"
+        return ExperimentState(status.state, CANCELLING if is_ending else status.reason, will_continue=is_running)
+    if run is not None and run.is_live and not is_dead:
         if run.state in WAITING:
-            return ExperimentState("queued", f"waiting for a worker, priority {run.priority}")
-        if run.state == "Cancelling":
-            return ExperimentState("running", CANCELLING)
-        if run.state == "Running":
-            return ExperimentState("running", "starting, or its process has just ended")
+            return ExperimentState("queued", f"waiting for a worker, priority {run.priority}", will_continue=True)
+        reason = CANCELLING if run.state == "Cancelling" else "starting, or its process has just ended"
+        return ExperimentState("running", reason, will_continue=True)
     if status.state == "failed":
         return ExperimentState("failed", status.reason)
-    if run is not None and run.state in ("Failed", "Crashed"):
-        return ExperimentState("failed", run.message or f"flow run {run.state.lower()}")
+    if run is not None and run.state == "Failed":
+        return ExperimentState("failed", run.message or "flow run failed")
+    is_cancelled = run is not None and run.state in ("Cancelled", "Cancelling")
+    if run is not None and run.state != "Completed" and not is_cancelled:
+        reasons = {"Crashed": run.message, "Pending": "was pending for too long, its worker is gone"}
+        return ExperimentState("failed", reasons.get(run.state) or "its process died", will_continue=True)
     if unavailable and status.progress is None:
         return ExperimentState("unavailable", unavailable)
-    if run is not None and run.state == "Cancelled":
+    if is_cancelled:
         so_far = f", {status.reason}" if status.progress is not None else ""
         return ExperimentState("missing", f"cancelled{so_far}")
     return ExperimentState("missing", status.reason)

@@ -38,9 +38,10 @@ from flows.records.failures import record_failure
 from flows.records.notification import tell_ends_by_cancellation, tell_failure
 from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
 from flows.records.tracked import unsent_experiments
+from flows.service.experiment_state import state_of
 from flows.service.host import HostWatch, Suspects, Timeouts
 from flows.service.processes import module_command
-from flows.service.schedule import Schedule, flow_run_pages, prefect_errors
+from flows.service.schedule import Schedule, flow_run_pages, prefect_errors, scheduled_run
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
 
@@ -107,30 +108,23 @@ class Reconciler:
 
     def _judge(self, experiment: str, run: FlowRun, status: ExperimentStatus) -> Iterator[str]:
         assert run.state is not None, "checked by check_once"
-        kind, is_held = run.state.type, status.state == "running"
-        if is_held or kind not in _JUDGED:
+        kind = run.state.type
+        if status.state == "running" or kind not in _JUDGED:
             return
+        if kind not in (StateType.CRASHED, StateType.FAILED) and not self._suspects.is_due(run):
+            return
+        state = state_of(status, scheduled_run(run), is_dead=True)
         if kind is StateType.CANCELLING:
-            if self._suspects.is_due(run):
-                self._set(run, Cancelled(message="ended"))
-                yield "cancelled; its process is gone"
-            return
-        if kind is StateType.PENDING:
-            if self._suspects.is_due(run):
-                yield self._resubmit(experiment, run, "was pending for too long, its worker is gone")
-            return
-        if kind is StateType.RUNNING and not self._suspects.is_due(run):
-            return
-        if status.state == "done":
+            self._set(run, Cancelled(message="ended"))
+            yield "cancelled; its process is gone"
+        elif state.state == "done":
             self._set(run, Completed(message="its result exists"))
             yield "completed; its result exists"
-        elif status.failure is None and kind is not StateType.FAILED:  # a failure is left for the user to inspect
-            message = run.state.message if kind is StateType.CRASHED else None
-            reason = (message or "").strip().partition("\n")[0].rstrip(".")
-            yield self._resubmit(experiment, run, reason or "its process died")
-        elif kind is StateType.RUNNING and status.failure is not None:
-            self._set(run, Failed(message=status.failure.reason))
-            yield f"failed, and could not report it: {status.failure.reason}"
+        elif state.will_continue:
+            yield self._resubmit(experiment, run, state.reason.strip().partition("\n")[0].rstrip("."))
+        elif kind in (StateType.PENDING, StateType.RUNNING):  # other failures are left for the user to inspect
+            self._set(run, Failed(message=state.reason))
+            yield f"failed, and could not report it: {state.reason}"
 
     def _end_commands(self) -> Iterator[str]:
         """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""

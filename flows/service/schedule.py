@@ -28,11 +28,10 @@ from flows.records.failures import FAILURE_FILE
 from flows.records.files import experiments_dir
 from flows.records.states import CONFIG_FILE, experiment_status
 from flows.service.deployments import POOL, connect, deploy
+from flows.service.experiment_state import ExperimentState, ScheduledRun, state_of
 from flows.service.server import PrefectServer
 from hacpo_core.errors import HacpoError, ServerError, first_line
 
-LIVE = ("Scheduled", "Pending", "Running", "Paused", "Cancelling")
-"""states of a queued or executing run; the others are Completed, Failed, Crashed, Cancelled"""
 FOLDER_TAG = "runs:"
 """prefix of the tag that marks the flow runs of a runs folder"""
 _ATTEMPT = "attempt:"
@@ -49,25 +48,6 @@ WHOLE_EVERY_S = 600.0
 
 class RefusedError(HacpoError):
     """A request that is impossible in the run's state; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledRun:
-    """The newest flow run of an experiment."""
-
-    id: str
-    """of the flow run, for links to Prefect's web page"""
-    experiment: str
-    state: str
-    """Prefect's state type, capitalised: one of LIVE, or Completed, Failed, Crashed, Cancelled"""
-    message: str
-    priority: str
-    num_starts: int
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it is queued or executing."""
-        return self.state in LIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +81,7 @@ class Schedule:
 
     def runs(self) -> Mapping[str, ScheduledRun]:
         """Newest run of every experiment of this folder, by experiment id."""
-        return {experiment: _described(run) for experiment, run in self.flow_runs().items()}
+        return {experiment: scheduled_run(run) for experiment, run in self.flow_runs().items()}
 
     def flow_runs(self) -> dict[str, FlowRun]:
         """Newest flow run of every experiment of this folder, by experiment id."""
@@ -169,16 +149,16 @@ class Schedule:
         Raises:
             RefusedError: it is complete, queued, being trained, or was never planned.
         """
-        status = experiment_status(self.root(experiment))
-        if status.state == "done":
+        newest = self._newest(experiment)
+        state = self._state(experiment, newest)
+        if state.state == "done":
             raise RefusedError(f"{experiment} is complete")
-        if status.state == "running":
-            raise RefusedError(f"{experiment} is being trained ({status.reason}); a live run cannot be started again")
+        if state.state == "running":
+            raise RefusedError(f"{experiment} is being trained ({state.reason}); a live run cannot be started again")
+        if state.state == "queued":
+            raise RefusedError(f"{experiment} is already in the queue ({state.reason})")
         if not (self.root(experiment) / CONFIG_FILE).is_file():
             raise RefusedError(f"{experiment} was never planned in {self._runs_dir}; plan it with `hacpo grid`")
-        newest = self._newest(experiment)
-        if newest is not None and _described(newest).is_live:
-            raise RefusedError(f"{experiment} is already in the queue ({_described(newest).state.lower()})")
         (self.root(experiment) / FAILURE_FILE).unlink(missing_ok=True)
         return self.submit(experiment, priority, newest)
 
@@ -204,7 +184,7 @@ class Schedule:
                 work_queue_name=priority,
                 name=experiment,
             )
-        return _described(run)
+        return scheduled_run(run)
 
     def cancel(self, experiment: str, *, has_worker: bool = True) -> None:
         """Remove an experiment from the queue, or end its process; committed phases are kept.
@@ -220,22 +200,22 @@ class Schedule:
                 `has_worker=False`, it is trained by the worker of another host.
         """
         newest = self._newest(experiment)
-        state = _described(newest).state if newest is not None else ""
-        status = experiment_status(self.root(experiment)).state
-        will_return = state == "Crashed" and status == "missing"  # the reconciler would resubmit it
-        if newest is None or not (state in LIVE or will_return):
-            if status == "running":
+        state = self._state(experiment, newest)
+        will_return = state.state == "failed" and state.will_continue
+        if newest is None or not (scheduled_run(newest).is_live or will_return):
+            if state.state == "running":
                 raise RefusedError(f"{experiment} is trained by a command, not by a worker; stop it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
-        host = socket.gethostname() if state == "Scheduled" else host_of(newest) or socket.gethostname()
+        is_scheduled = scheduled_run(newest).state == "Scheduled"
+        host = socket.gethostname() if is_scheduled else host_of(newest) or socket.gethostname()
         if not has_worker and host != socket.gethostname():
             raise RefusedError(f"{experiment} is trained by the worker of {host}")
         # With Cancelling, Prefect cancels a queued run at once, and the worker ends a run that it has just taken.
-        is_ended = will_return or (not has_worker and state != "Scheduled")
+        is_ended = will_return or (not has_worker and not is_scheduled)
         with prefect_errors():
             self.client.set_flow_run_state(newest.id, Cancelled() if is_ended else Cancelling(), force=is_ended)
         successor = self._newest(experiment)
-        if successor is not None and successor.id != newest.id and _described(successor).is_live:
+        if successor is not None and successor.id != newest.id and scheduled_run(successor).is_live:
             self.cancel(experiment, has_worker=has_worker)  # it was resubmitted meanwhile
 
     def set_priority(self, experiment: str, priority: str) -> None:
@@ -245,9 +225,9 @@ class Schedule:
             RefusedError: it is not waiting in a queue.
         """
         newest = self._newest(experiment)
-        if newest is None or _described(newest).state != "Scheduled":
+        if newest is None or scheduled_run(newest).state != "Scheduled":
             raise RefusedError(f"{experiment} is not waiting in a queue, so its priority cannot be changed")
-        if _described(newest).priority == priority:
+        if scheduled_run(newest).priority == priority:
             return
         # Prefect cannot move a run between queues, so a new run replaces it, unless a worker has taken it. The new run
         # is created first: a failure in between then leaves a surplus run, which finds the experiment locked or
@@ -264,6 +244,10 @@ class Schedule:
             self.client.delete_flow_run(UUID(moved.id))
         reason = "it was cancelled meanwhile" if was_cancelled else "a worker has just taken it"
         raise RefusedError(f"{experiment} is no longer waiting: {reason}")
+
+    def _state(self, experiment: str, newest: FlowRun | None) -> ExperimentState:
+        run = scheduled_run(newest) if newest is not None else None
+        return state_of(experiment_status(self.root(experiment)), run)
 
     def _newest(self, experiment: str) -> FlowRun | None:
         conditions = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}
@@ -359,7 +343,8 @@ def host_in(worker: str) -> str:
     return worker.rpartition(" (")[0] or worker
 
 
-def _described(run: FlowRun) -> ScheduledRun:
+def scheduled_run(run: FlowRun) -> ScheduledRun:
+    """What tables, page and watcher show of a flow run."""
     state = run.state
     return ScheduledRun(
         id=str(run.id),

@@ -12,7 +12,8 @@ from fastapi.testclient import TestClient
 
 from dashboards.app import create_app
 from dashboards.security import CSRF_HEADER, Access
-from flows.service.schedule import RefusedError, ScheduledRun, WorkerRecord
+from flows.service.experiment_state import ScheduledRun
+from flows.service.schedule import RefusedError, WorkerRecord
 
 ORIGIN = "http://127.0.0.1"
 

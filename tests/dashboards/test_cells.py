@@ -18,49 +18,14 @@ from flows.records.failures import Failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.progress import Evaluation, Spent, read_progress
 from flows.records.states import ExperimentStatus
-from flows.service.experiment_state import state_of
 from flows.service.schedule import WorkerRecord
 from tests.dashboards.conftest import RememberingSchedule, scheduled
 from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
-
-FAILED = ExperimentStatus("failed", None, Failure("EngineError", "out of memory", ""))
 
 
 def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Matrix:
     runs = Runs(runs_dir)
     return build_matrix(runs.grid(name), runs.status, view or ScheduleView())
-
-
-@pytest.mark.parametrize(
-    ("status", "run", "unavailable", "expected"),
-    [
-        (ExperimentStatus("done", None, None), "Crashed", "no model", "done"),
-        (ExperimentStatus("running", None, None), "Scheduled", "", "running"),
-        (FAILED, None, "", "failed"),
-        (FAILED, "Scheduled", "", "queued"),
-        (FAILED, "Running", "", "running"),
-        (ExperimentStatus("missing", None, None), "Crashed", "", "failed"),
-        (ExperimentStatus("missing", None, None), "Cancelled", "", "missing"),
-        (ExperimentStatus("missing", None, None), "Cancelling", "", "running"),
-        (ExperimentStatus("missing", None, None), None, "no model", "unavailable"),
-        (ExperimentStatus("missing", None, None), None, "", "missing"),
-    ],
-)
-def test_files_count_before_the_schedule_and_the_queue_before_an_old_failure(
-    status: ExperimentStatus, run: str | None, unavailable: str, expected: str
-) -> None:
-    found = state_of(status, scheduled("x", run) if run else None, unavailable)
-    assert found.state == expected
-
-
-def test_reasons_come_from_whoever_knows() -> None:
-    assert state_of(FAILED, None, "").reason == "EngineError: out of memory"
-    missing = ExperimentStatus("missing", None, None)
-    assert state_of(missing, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
-    assert (
-        state_of(missing, scheduled("x", "Scheduled", priority="low"), "").reason
-        == "waiting for a worker, priority low"
-    )
 
 
 def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_dir: Path) -> None:

@@ -28,7 +28,7 @@ from flows.records.failures import read_failure
 from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
-from flows.service.schedule import ScheduledRun
+from flows.service.experiment_state import ScheduledRun
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
 from hacpo_core.files import read_json, write_json
 from hacpo_core.phases.runner import DirectRunner

@@ -14,11 +14,12 @@ import pytest
 from flows.grids import watch as watching
 from flows.grids.watch import watch
 from flows.planning.plans import Plan
+from flows.records.failures import record_failure
 from flows.records.progress import Progress
 from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
-from flows.service.schedule import ScheduledRun
-from hacpo_core.errors import ServerError
+from flows.service.experiment_state import ScheduledRun
+from hacpo_core.errors import EngineError, ServerError
 from hacpo_core.phases import metrics
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
@@ -104,6 +105,19 @@ def test_grid_reports_an_experiment_that_is_cancelled_while_it_waits(
     plan = small_plan("gspo", runs_dir=tmp_path)
     schedule = FakeSchedule(plan, [lambda: "Running", lambda: "Cancelled"])
     assert watched(schedule) == {plan.id: "cancelled"}
+    assert schedule.started == []
+
+
+def test_grid_leaves_a_crashed_run_to_the_reconciler(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    """Whether it crashed before the command came or while it waited; what the folder says then counts."""
+    plan = small_plan("gspo", runs_dir=tmp_path)
+
+    def given_up() -> str:
+        record_failure(plan.root, EngineError("its process died, 4 times"))
+        return "Crashed"
+
+    schedule = FakeSchedule(plan, [lambda: "Crashed", lambda: "Running", lambda: "Crashed", given_up])
+    assert watched(schedule) == {plan.id: "EngineError: its process died, 4 times"}
     assert schedule.started == []
 
 

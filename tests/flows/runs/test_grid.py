@@ -19,7 +19,8 @@ import pytest
 from experiments.planner import GridPlan, plan_grid
 from flows.planning.plans import Plan, save_plan
 from flows.runs.results import read_final
-from flows.service.schedule import Schedule, ScheduledRun
+from flows.service.experiment_state import ScheduledRun
+from flows.service.schedule import Schedule
 from flows.service.server import ensure_server, stop_server
 from tests.experiments_outcome import outcome
 from tests.waiting import wait_until

@@ -84,7 +84,7 @@ def test_experiment_is_in_the_queue_once_however_many_ask_at_once(
     for thread in threads:
         thread.join()
     (run,) = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
-    assert set(answers) <= {str(run.id), f"{name} is already in the queue (scheduled)"}
+    assert set(answers) <= {str(run.id), f"{name} is already in the queue (waiting for a worker, priority normal)"}
     assert str(run.id) in answers
     assert len(answers) == 4
     assert schedule.runs()[name].priority == "normal"

@@ -119,52 +119,52 @@ class Runs:
 
     def everything(self) -> GridRecord:
         """All experiments of the folder as one grid; "variant 2" has other settings than variant 1."""
-        places_by_experiment = {name: self.places(name) for name in self.names()}
+        cells_by_experiment = {name: self.cells(name) for name in self.names()}
         agents: dict[str, dict[str, None]] = {}
-        for place in itertools.chain.from_iterable(places_by_experiment.values()):
-            agents.setdefault(place.pair, {}).update({place.agent: None} if place.agent else {})
+        for cell in itertools.chain.from_iterable(cells_by_experiment.values()):
+            agents.setdefault(cell.pair, {}).update({cell.agent: None} if cell.agent else {})
         groups: dict[tuple[str, str, str, str], list[GridCell]] = {}
-        for name, experiment_places in places_by_experiment.items():
+        for name, experiment_cells in cells_by_experiment.items():
             source = self._owner(name)[0] or name  # trainings that one grid asked for belong together
-            for place in experiment_places:
-                place_agents = [place.agent] if place.agent else [*agents[place.pair]] or [place.pair]
-                group = groups.setdefault((source, place.pair, place.method, place.label), [])
-                group += [replace(place, agent=agent) for agent in place_agents]
-        cells_of_variants: dict[tuple[str, ...], list[set[tuple[int, str]]]] = {}
-        places = list[GridCell]()
+            for cell in experiment_cells:
+                cell_agents = [cell.agent] if cell.agent else [*agents[cell.pair]] or [cell.pair]
+                group = groups.setdefault((source, cell.pair, cell.method, cell.label), [])
+                group += [replace(cell, agent=agent) for agent in cell_agents]
+        keys_of_variants: dict[tuple[str, ...], list[set[tuple[int, str]]]] = {}
+        cells = list[GridCell]()
         for (_, *row), group in groups.items():
-            cells = {(place.seed, place.agent) for place in group}
-            variants = cells_of_variants.setdefault(tuple(row), [])
-            number = next((n for n, others in enumerate(variants) if not others & cells), len(variants))
-            variants[number : number + 1] = [cells.union(*variants[number : number + 1])]
+            keys = {(cell.seed, cell.agent) for cell in group}
+            variants = keys_of_variants.setdefault(tuple(row), [])
+            number = next((n for n, others in enumerate(variants) if not others & keys), len(variants))
+            variants[number : number + 1] = [keys.union(*variants[number : number + 1])]
             label = " ".join([*filter(None, row[2:]), *([f"variant {number + 1}"] if number else [])])
-            places += [replace(place, label=label) for place in group]
-        return GridRecord(name=ALL_RUNS, title=_ALL_TITLE, table="plain", places=places)
+            cells += [replace(cell, label=label) for cell in group]
+        return GridRecord(name=ALL_RUNS, title=_ALL_TITLE, table="plain", cells=cells)
 
     def _owner(self, experiment: str) -> tuple[str, list[GridCell]]:
-        """Name of the newest grid that has an experiment, and its places there; ("", []) if none has it."""
+        """Name of the newest grid that has an experiment, and its cells there; ("", []) if none has it."""
         grids = self.grids()
         if self._owners is None or self._owners[0] is not grids:
             owners: dict[str, tuple[str, list[GridCell]]] = {}
             for grid in grids:
-                for place in grid.places:
-                    owner, grid_places = owners.setdefault(place.experiment, (grid.name, []))
-                    grid_places += [place] if owner == grid.name else []
+                for cell in grid.cells:
+                    owner, owner_cells = owners.setdefault(cell.experiment, (grid.name, []))
+                    owner_cells += [cell] if owner == grid.name else []
             self._owners = grids, owners
         return self._owners[1].get(experiment, ("", []))
 
     def unavailable(self, experiment: str) -> str:
         """Why its newest grid could not plan an experiment on this machine, "" if it could."""
-        return next((place.unavailable for place in self._owner(experiment)[1]), "")
+        return next((cell.unavailable for cell in self._owner(experiment)[1]), "")
 
-    def places(self, experiment: str) -> list[GridCell]:
+    def cells(self, experiment: str) -> list[GridCell]:
         """Pair, method, seed and agents of an experiment, as the grid names them that asked for it.
 
-        A training of one agent belongs to its grid's pair. Without a grid, an experiment has a place per agent, and a
+        A training of one agent belongs to its grid's pair. Without a grid, an experiment has a cell per agent, and a
         single one without an agent if it has not started.
         """
-        if grid_places := self._owner(experiment)[1]:
-            return grid_places
+        if owner_cells := self._owner(experiment)[1]:
+            return owner_cells
         progress = self.status(experiment).progress
         if progress is not None:
             agents = list(progress.spent) or [progress.pair]

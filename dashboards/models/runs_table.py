@@ -165,9 +165,9 @@ class RunTables:
         """State of a run."""
         return self._runs.status(name)
 
-    def places(self, name: str) -> list[GridCell]:
+    def cells(self, name: str) -> list[GridCell]:
         """Pairs, method and seed of a run."""
-        return self._runs.places(name)
+        return self._runs.cells(name)
 
     def unavailable(self, name: str) -> str:
         """Why a run is not possible on this machine."""
@@ -201,7 +201,7 @@ class _Run:
         if column == "run":
             return self.name
         if column in ("pair", "method", "seed"):
-            values = list(dict.fromkeys(getattr(place, column) for place in self._tables.places(self.name)))
+            values = list(dict.fromkeys(getattr(cell, column) for cell in self._tables.cells(self.name)))
             return values if len(values) > 1 else values[0]
         if column == "state":
             return state_of(self._status, self._schedule.runs.get(self.name), self._tables.unavailable(self.name)).state

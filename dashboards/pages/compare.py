@@ -70,7 +70,7 @@ def _selected(
     site: Site = request.app.state.site
     grids = site.runs.grids()
     record = site.runs.grid(grid or (grids[0].name if grids else ALL_RUNS))
-    pairs = tuple(dict.fromkeys(place.pair for place in record.places))
+    pairs = tuple(dict.fromkeys(cell.pair for cell in record.cells))
     if not pairs and not pair:
         return None
     if pair and pair not in pairs:

@@ -209,8 +209,8 @@ def _texts(site: Site, view: View, matrix: Matrix) -> dict[str, str]:
 
 def _drawn(site: Site, experiment: str) -> dict[str, Any]:
     """Template values for an experiment in the drawer, which need not have started."""
-    places = {place.experiment for record in site.runs.grids() for place in record.places}
-    if experiment not in places:
+    names = {cell.experiment for record in site.runs.grids() for cell in record.cells}
+    if experiment not in names:
         site.runs.root(experiment)
     status = site.runs.status(experiment)
     state = state_of(status, site.scheduling.view().runs.get(experiment), site.runs.unavailable(experiment))
@@ -231,7 +231,7 @@ def _drawn(site: Site, experiment: str) -> dict[str, Any]:
 
 
 def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:
-    names = {*site.runs.names(), *(place.experiment for record in site.runs.grids() for place in record.places)}
+    names = {*site.runs.names(), *(cell.experiment for record in site.runs.grids() for cell in record.cells)}
     try:
         runs = site.scheduling.view().runs
         perform = _operation(site.scheduling.schedule(), action, runs)

@@ -89,7 +89,7 @@ def _counts(site: Site, record: GridRecord) -> dict[str, Any]:
 def _context(site: Site) -> dict[str, Any]:
     schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
     records = site.runs.grids()
-    placed_names = {place.experiment for record in records for place in record.places}
+    placed_names = {cell.experiment for record in records for cell in record.cells}
     num_others = sum(name not in placed_names for name in site.runs.names())
     if num_others:
         records = [*records, site.runs.grid(ALL_RUNS)]
@@ -108,7 +108,7 @@ def _context(site: Site) -> dict[str, Any]:
 def _card(site: Site, record: GridRecord) -> Card:
     status_of = cache(site.runs.status)  # read once for a request
     matrix = build_matrix(record, status_of, site.scheduling.view())
-    progress = {name: status_of(name).progress for name in {place.experiment for place in record.places}}
+    progress = {name: status_of(name).progress for name in {cell.experiment for cell in record.cells}}
     events = [
         Event(name, run_progress.step, run_progress.updated_at)
         for name, run_progress in progress.items()

@@ -70,7 +70,7 @@ def run_routes(site: Site) -> APIRouter:
             phases=fragment("run/timeline.html", **phases),
             steps=phases["timeline"],
             log=fragment("run/log.html", **_log(site, experiment)),
-            grids=[record for record in site.runs.grids() if _has(record.places, experiment)],
+            grids=[record for record in site.runs.grids() if _has(record.cells, experiment)],
             all_runs=ALL_RUNS,
             checkpoints=read_checkpoints(root, keeps_best=settings.get(KEEP_BEST, "null") != "null"),
             notes=site.tables.notes(experiment),
@@ -133,8 +133,8 @@ def _newest_metrics(site: Site, root: Path) -> StepMetrics:
     return site.curves.read(root, last, first=last - NAMED_STEPS + 1)
 
 
-def _has(places: Sequence[GridCell], experiment: str) -> bool:
-    return any(place.experiment == experiment for place in places)
+def _has(cells: Sequence[GridCell], experiment: str) -> bool:
+    return any(cell.experiment == experiment for cell in cells)
 
 
 def _curves(site: Site, experiment: str, metrics: StepMetrics, shown_names: Sequence[str]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def deletion_preview(root: Path, grids: Iterable[GridRecord]) -> DeletionPreview
         num_bytes=sum(_size(Path(folder) / name) for folder, _, names in os.walk(root) for name in names),
         gpu_s=sum(cost.gpu_s for cost in costs),
         seconds=sum(cost.seconds for cost in costs),
-        grids=tuple(grid.title for grid in grids if any(place.experiment == root.name for place in grid.places)),
+        grids=tuple(grid.title for grid in grids if any(cell.experiment == root.name for cell in grid.cells)),
     )
 
 

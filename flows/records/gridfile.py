@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import AliasChoices, Field, TypeAdapter
 
 from flows.records.files import read_record
 from hacpo_core.errors import ConfigError
@@ -31,7 +32,7 @@ class GridCell:
     """why it cannot be run on this machine; empty if it can"""
 
     @property
-    def cell(self) -> tuple[str, str, str, int, str]:
+    def key(self) -> tuple[str, str, str, int, str]:
         """Pair, method, label, seed and agent: where it is in the table."""
         return self.pair, self.method, self.label, self.seed, self.agent
 
@@ -46,14 +47,17 @@ class GridRecord:
     """layout of its report, which also selects the published table to compare with"""
     benchmarks: list[str] = field(default_factory=list)
     """those that comparisons use"""
-    places: list[GridCell] = field(default_factory=list)
+    cells: Annotated[list[GridCell], Field(validation_alias=AliasChoices("cells", "places"))] = field(
+        default_factory=list
+    )
+    """files of November 2026 call them places"""
     source: str | None = None
     """absolute path of the grid's file, or the name of a shipped grid; None: recorded by an earlier version"""
 
     @property
     def experiments(self) -> frozenset[str]:
         """Ids of the experiments that can be run on this machine."""
-        return frozenset(place.experiment for place in self.places if not place.unavailable)
+        return frozenset(cell.experiment for cell in self.cells if not cell.unavailable)
 
 
 _GRID = TypeAdapter(GridRecord)
@@ -79,16 +83,16 @@ def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
         lock = path.with_name(f".{path.name}.lock").open("w")
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = read_record(path, _GRID) or replace(record, places=[])
+        before = read_record(path, _GRID) or replace(record, cells=[])
         if _is_other_file(before.source, record.source):
             raise ConfigError(
                 f"grid {record.name}: {path} is the record of {before.source}, got {record.source}; rename one of the "
                 "grids, or use another runs folder"
             )
-        cells = {place.cell for place in record.places}
-        places = [*record.places, *(place for place in before.places if place.cell not in cells)]
-        write_json(path, asdict(replace(record, places=places)))
-    return frozenset(place.experiment for place in record.places) - {place.experiment for place in before.places}
+        keys = {cell.key for cell in record.cells}
+        cells = [*record.cells, *(cell for cell in before.cells if cell.key not in keys)]
+        write_json(path, asdict(replace(record, cells=cells)))
+    return frozenset(cell.experiment for cell in record.cells) - {cell.experiment for cell in before.cells}
 
 
 def _is_other_file(recorded_source: str | None, source: str | None) -> bool:

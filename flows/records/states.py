@@ -1,4 +1,4 @@
-"""The state of an experiment, determined from its folder alone; used by tables, the dashboard and the reconciler."""
+"""The state of an experiment, determined from its folder alone."""
 
 from __future__ import annotations
 

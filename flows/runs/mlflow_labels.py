@@ -54,7 +54,7 @@ def tags(plan: Plan) -> dict[str, str]:
     """
     config = plan.config
     grids = read_grids(Path(config.runtime.runs_dir))
-    cells = [(grid.name, cell) for grid in grids for cell in grid.places if cell.experiment == plan.id]
+    cells = [(grid.name, cell) for grid in grids for cell in grid.cells if cell.experiment == plan.id]
     pairs = sorted({cell.pair for _, cell in cells}) or [config.pair.name]
     members = [membership("pair", pair) for pair in pairs] + [membership("grid", grid) for grid, _ in cells]
     agent = {"agent": next(iter(config.pair.agents))} if len(config.pair.agents) == 1 else {}

@@ -314,12 +314,12 @@ def _check_tiny(tiny: TinyModelConfig, prefix: str) -> None:
 
 
 def _check_plan(config: ExperimentConfig) -> None:
-    problem = config.method.plan.problem_with(num_samples=config.rollout.num_samples)
-    if problem:
-        raise ConfigError(f"method.plan.{problem}; or change rollout.num_samples ({config.rollout.num_samples})")
-    problem = config.method.estimate.problem_with(num_samples=num_samples(config))
-    if problem:
-        raise ConfigError(f"method.estimate.{problem}; or raise rollout.num_samples ({config.rollout.num_samples})")
+    reason = config.method.plan.why_unfit(num_samples=config.rollout.num_samples)
+    if reason:
+        raise ConfigError(f"method.plan.{reason}; or change rollout.num_samples ({config.rollout.num_samples})")
+    reason = config.method.estimate.why_unfit(num_samples=num_samples(config))
+    if reason:
+        raise ConfigError(f"method.estimate.{reason}; or raise rollout.num_samples ({config.rollout.num_samples})")
     if config.method.plan.changes_prompts and config.method.shares_rollouts:
         raise ConfigError(
             f"method.plan.name: got {config.method.plan.name} with method.shares_rollouts=true, but its prompts differ "
@@ -343,11 +343,11 @@ def _check_warm_up(warm_up: WarmUpConfig, field: str) -> None:
 
 
 def _check_minibatches(config: ExperimentConfig) -> None:
-    problem = config.method.build.problem_with(
+    reason = config.method.build.why_unfit(
         num_problems=config.train.problems,
         num_samples=config.rollout.num_samples,
         samples_per_problem=num_samples(config),
         num_sources=num_sources(config),
     )
-    if problem:
-        raise ConfigError(f"method.build.{problem}; or change train.problems ({config.train.problems})")
+    if reason:
+        raise ConfigError(f"method.build.{reason}; or change train.problems ({config.train.problems})")

@@ -126,7 +126,7 @@ class SamplingPlan(Seam):
         """Responses to a problem if `rollout.num_samples` is `num_samples`; used to size a run in advance."""
         return num_samples
 
-    def problem_with(self, *, num_samples: int) -> str | None:
+    def why_unfit(self, *, num_samples: int) -> str | None:
         """Why the fields do not fit `rollout.num_samples`, as "field: got ..., expected ..."; None if they fit."""
         return None
 
@@ -214,7 +214,7 @@ class Estimator(Seam):
         """
         return {}
 
-    def problem_with(self, *, num_samples: int) -> str | None:
+    def why_unfit(self, *, num_samples: int) -> str | None:
         """Why the fields do not fit `rollout.num_samples`, as "field: got ..., expected ..."; None if they fit.
 
         Args:
@@ -356,7 +356,7 @@ class Builder(Seam):
             num_sources: agents whose rows a learner may take.
         """
 
-    def problem_with(
+    def why_unfit(
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
         """Why the fields do not fit steps of this size, as "field: got ..., expected ..."; None if they fit.

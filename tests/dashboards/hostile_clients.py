@@ -32,7 +32,7 @@ class Page:
     def __init__(self, folder: Path) -> None:
         self.runs_dir = folder / "runs"
         grid = write_grid(self.runs_dir, seeds=(0,), with_steps=True)
-        self.runs = sorted({place.experiment for place in grid.places})
+        self.runs = sorted({cell.experiment for cell in grid.cells})
         for name in self.runs:
             write_answers(
                 self.runs_dir / "experiments" / name,

@@ -184,13 +184,13 @@ def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, run
 
 
 def test_five_methods_six_seeds_three_pairs_fit_one_screen(browser: Any, served: str, runs_dir: Path) -> None:
-    places = []
+    cells = []
     for pair in ("tiny", "small", "medium"):
         for method in ("grpo", "gspo", "gspo_x2", "naive", "hacpo"):
             for seed in range(6):
                 name = write_run(runs_dir, pair=pair, method=method, seed=seed, last=0.5 + 0.01 * seed)
-                places += [GridCell(pair, method, "", seed, agent, name) for agent in ("qwen", "llama")]
-    save_grid(runs_dir, GridRecord("big", "Five methods", "plain", ["dev"], places))
+                cells += [GridCell(pair, method, "", seed, agent, name) for agent in ("qwen", "llama")]
+    save_grid(runs_dir, GridRecord("big", "Five methods", "plain", ["dev"], cells))
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     tab = context.new_page()
     open_page(tab, f"{served}/grid/big")
@@ -308,8 +308,8 @@ def test_first_grid_appears_in_an_open_comparison(tab: Any, served: str, runs_di
 
 def test_browser_tells_of_a_failure_and_of_the_end_once_switched_on(tab: Any, served: str, runs_dir: Path) -> None:
     names = [write_run(runs_dir, seed=seed, state="missing") for seed in range(2)]
-    places = [GridCell("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate(names)]
-    save_grid(runs_dir, GridRecord("g", "A grid", "plain", places=places))
+    cells = [GridCell("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate(names)]
+    save_grid(runs_dir, GridRecord("g", "A grid", "plain", cells=cells))
     tab.add_init_script(
         "window.told = []; window.Notification = class { static permission = 'default';"
         " static async requestPermission() { return this.permission = 'granted'; }"

@@ -30,16 +30,16 @@ def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Ma
 
 def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_dir: Path) -> None:
     record = write_grid(runs_dir)
-    place = record.places[-1]
-    root = runs_dir / "experiments" / place.experiment
+    grid_cell = record.cells[-1]
+    root = runs_dir / "experiments" / grid_cell.experiment
     progress = read_progress(root)
     assert progress is not None
     running = ExperimentStatus("running", replace(progress, seconds_left=50.0), None)
 
     def cell(state: str) -> MatrixCell:
-        view = ScheduleView(runs={place.experiment: scheduled(place.experiment, state)})
+        view = ScheduleView(runs={grid_cell.experiment: scheduled(grid_cell.experiment, state)})
         found = build_matrix(record, lambda _: running, view)
-        return next(cell for cell in found.cells() if cell.experiment == place.experiment)
+        return next(cell for cell in found.cells() if cell.experiment == grid_cell.experiment)
 
     shown = {
         state: (cell(state).state, cell(state).remark, cell(state).seconds_left) for state in ("Running", "Cancelling")
@@ -67,8 +67,8 @@ def test_agents_that_train_alone_have_rows_of_their_own(runs_dir: Path) -> None:
 
 def test_totals_count_a_shared_experiment_once(runs_dir: Path) -> None:
     record = write_grid(runs_dir)
-    shared = [GridCell("other", p.method, "", p.seed, p.agent, p.experiment) for p in record.places]
-    both = GridRecord("both", "Both", "plain", ["dev"], [*record.places, *shared])
+    shared = [GridCell("other", p.method, "", p.seed, p.agent, p.experiment) for p in record.cells]
+    both = GridRecord("both", "Both", "plain", ["dev"], [*record.cells, *shared])
     runs = Runs(runs_dir)
     totals = build_matrix(both, runs.status, ScheduleView()).totals
     assert totals.counts["done"] == totals.num_all == 9
@@ -79,8 +79,8 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
     names = [write_run(runs_dir, seed=seed) for seed in (0, 1)]  # 96 s of phases each
     names.append(write_run(runs_dir, seed=2, step=10, state="missing"))  # three quarters of 96 s are left
     names.append(write_run(runs_dir, seed=3, step=0, state="missing"))
-    places = [GridCell("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate(names)]
-    record, runs = GridRecord("g", "G", "plain", [], places), Runs(runs_dir)
+    grid_cells = [GridCell("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate(names)]
+    record, runs = GridRecord("g", "G", "plain", [], grid_cells), Runs(runs_dir)
     assert build_matrix(record, runs.status, ScheduleView()).totals.seconds_left == pytest.approx(72 + 96)
     two = ScheduleView(workers=[WorkerRecord("a", 2)])
     assert build_matrix(record, runs.status, two).totals.seconds_left == pytest.approx(96)
@@ -89,12 +89,12 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
 def test_time_left_of_a_run_that_was_never_begun_is_that_of_its_method(runs_dir: Path) -> None:
     names = [write_run(runs_dir, method="gspo", agents=["qwen"], seed=seed) for seed in (0, 1, 2)]  # 48 s
     names.append(write_run(runs_dir, seed=0))  # 96 s
-    places = [GridCell("tiny", "gspo", "", seed, "qwen", name) for seed, name in enumerate(names[:3])]
-    places += [
+    grid_cells = [GridCell("tiny", "gspo", "", seed, "qwen", name) for seed, name in enumerate(names[:3])]
+    grid_cells += [
         GridCell("tiny", "hacpo", "", 0, "qwen", names[3]),
         GridCell("tiny", "hacpo", "", 1, "qwen", "never-begun"),
     ]
-    totals = build_matrix(GridRecord("g", "G", "plain", [], places), Runs(runs_dir).status, ScheduleView()).totals
+    totals = build_matrix(GridRecord("g", "G", "plain", [], grid_cells), Runs(runs_dir).status, ScheduleView()).totals
     assert totals.seconds_left == pytest.approx(96)
 
 
@@ -119,9 +119,9 @@ def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evalua
 def test_beginning_cuts_inside_a_section_and_keeps_the_totals(runs_dir: Path) -> None:
     write_grid(runs_dir)
     write_grid(runs_dir, name="b", pair="b")
-    places = [place for record in Runs(runs_dir).grids() for place in record.places]
+    grid_cells = [grid_cell for record in Runs(runs_dir).grids() for grid_cell in record.cells]
     runs = Runs(runs_dir)
-    whole = build_matrix(GridRecord("both", "Both", "plain", ["dev"], places), runs.status, ScheduleView())
+    whole = build_matrix(GridRecord("both", "Both", "plain", ["dev"], grid_cells), runs.status, ScheduleView())
 
     def shape(most: int) -> list[tuple[int, int]]:
         return [(len(section.rows), len(section.seeds)) for section in beginning(whole, most).sections]
@@ -193,8 +193,8 @@ def test_training_of_one_agent_belongs_to_the_pair_of_its_grid(runs_dir: Path) -
     write_grid(runs_dir, name="long", seeds=(0, 1), alone=("gspo",))
     other = write_run(runs_dir, pair="b", method="hacpo", seed=0)
     again = write_run(runs_dir, pair="c", method="hacpo", seed=0)
-    places = [GridCell("tiny", "hacpo", "", 0, agent, other) for agent in ("qwen", "llama")]
-    save_grid(runs_dir, GridRecord("short", "Other settings", "plain", ["dev"], places))
+    grid_cells = [GridCell("tiny", "hacpo", "", 0, agent, other) for agent in ("qwen", "llama")]
+    save_grid(runs_dir, GridRecord("short", "Other settings", "plain", ["dev"], grid_cells))
     found = matrix_of(runs_dir, "all")
     rows = {(s.pair, row.method, row.label, row.agent): row.cells for s in found.sections for row in s.rows}
     assert {key for key in rows if not key[3]} == {

@@ -166,8 +166,8 @@ def test_thousand_cells_of_one_pair_come_in_two_parts(
     page: TestClient, runs_dir: Path, schedule: RememberingSchedule
 ) -> None:
     names = write_thousand(runs_dir, num_steps=3, num_stores=0)
-    places = [GridCell("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
-    save_grid(runs_dir, GridRecord("thousand", "A thousand", "plain", ["dev"], places))
+    cells = [GridCell("one", f"method{n // 100}", "", n % 100, "qwen", name) for n, name in enumerate(names)]
+    save_grid(runs_dir, GridRecord("thousand", "A thousand", "plain", ["dev"], cells))
     schedule.known = {name: scheduled(name, "Completed") for name in names}
     text = page.get("/grid/thousand").text
     assert text.count('class="cell ') == 400 and "of <b>1000</b> done" in text
@@ -217,7 +217,7 @@ def test_server_that_fails_between_two_questions_is_not_said_to_have_no_worker(
 
 def test_drawer_of_what_has_not_started_links_no_page(page: TestClient, runs_dir: Path) -> None:
     record = write_grid(runs_dir, methods=("hacpo",))
-    begun, missing = (place.experiment for place in record.places[::2][:2])
+    begun, missing = (cell.experiment for cell in record.cells[::2][:2])
     shutil.rmtree(runs_dir / "experiments" / missing)
     assert f'href="/run/{begun}"' in page.get("/drawer", params={"experiment": begun}).text
     text = page.get("/drawer", params={"experiment": missing}).text
@@ -240,7 +240,7 @@ def test_error_of_our_own_is_not_said_to_be_the_servers(
 
 def test_drawer_and_table_offer_no_run_of_what_is_not_possible_here(page: TestClient, runs_dir: Path) -> None:
     record = write_grid(runs_dir, methods=("hacpo",), seeds=(0,), state="missing", unavailable="no weights here")
-    name = record.places[0].experiment
+    name = record.cells[0].experiment
     (runs_dir / "experiments" / name / PROGRESS_FILE).unlink()
     text = page.get("/drawer", params={"experiment": name}).text
     assert "unavailable" in text and "no weights here" in text and 'value="run"' not in text
@@ -349,10 +349,10 @@ def test_run_page_shows_attempts_moves_and_the_end_of_the_log(page: TestClient, 
 
 def test_counts_for_messages_say_when_a_grid_has_ended(page: TestClient, runs_dir: Path) -> None:
     done, failed = write_run(runs_dir), write_run(runs_dir, seed=1, state="failed", failure=Failure("E", "m", ""))
-    places = [GridCell("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate((done, failed))]
-    save_grid(runs_dir, GridRecord("ended", "Ended", "plain", places=places))
+    cells = [GridCell("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate((done, failed))]
+    save_grid(runs_dir, GridRecord("ended", "Ended", "plain", cells=cells))
     missing = GridCell("tiny", "hacpo", "", 2, "a", "tiny-hacpo-s2-00000000")
-    save_grid(runs_dir, GridRecord("going", "Going", "plain", places=[*places, missing]))
+    save_grid(runs_dir, GridRecord("going", "Going", "plain", cells=[*cells, missing]))
     counts = page.get("/counts").json()
     assert counts["ended"] == {"title": "Ended", "is_ended": True, "done": 1, "failed": 1, "unavailable": 0}
     assert not counts["going"]["is_ended"]

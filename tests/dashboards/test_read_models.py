@@ -191,7 +191,7 @@ def test_last_frame_stands_first_and_causes_are_left_to_the_whole_text() -> None
 
 def comparer(runs_dir: Path, **grid: object) -> Comparer:
     record = write_grid(runs_dir, **grid)  # type: ignore[arg-type]
-    return Comparer(record, record.places[0].pair, Runs(runs_dir).status)
+    return Comparer(record, record.cells[0].pair, Runs(runs_dir).status)
 
 
 def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
@@ -221,7 +221,7 @@ def test_run_that_fails_before_it_begins_takes_nothing_from_the_others(runs_dir:
     failed = runs_dir / "experiments" / write_run(runs_dir, state="missing")
     (failed / "progress.json").unlink()
     record = Runs(runs_dir).everything()
-    assert [(place.method, place.agent) for place in record.places] == [
+    assert [(cell.method, cell.agent) for cell in record.cells] == [
         ("gspo", "qwen"), ("gspo", "llama"), ("hacpo", "qwen"), ("hacpo", "llama"),
     ]  # fmt: skip
     found = Comparer(record, "tiny", Runs(runs_dir).status).comparison
@@ -243,7 +243,7 @@ def test_trained_run_without_evaluations_has_no_known_cost(runs_dir: Path) -> No
 def test_running_seed_counts_as_planned_only(runs_dir: Path) -> None:
     record = write_grid(runs_dir)
     write_run(runs_dir, seed=2, step=20, state="missing")
-    (runs_dir / "experiments" / record.places[-1].experiment / "result.json").unlink()
+    (runs_dir / "experiments" / record.cells[-1].experiment / "result.json").unlink()
     line = next(
         line for line in Comparer(record, "tiny", Runs(runs_dir).status).comparison.lines
         if (line.agent, line.variant.method) == ("qwen", "hacpo")

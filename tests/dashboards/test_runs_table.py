@@ -168,7 +168,7 @@ def test_tags_and_archive_are_kept_beside_the_run(runs: Path) -> None:
 
 def test_deletion_says_what_is_lost_and_never_touches_a_run_that_trains(runs_dir: Path) -> None:
     record = write_grid(runs_dir, seeds=[0])
-    experiment = record.places[0].experiment
+    experiment = record.cells[0].experiment
     root = runs_dir / "experiments" / experiment
     (root / "checkpoints" / "000040").mkdir(parents=True)
     (root / "checkpoints" / "000040" / "weights").write_bytes(bytes(1000))

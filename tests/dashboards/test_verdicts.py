@@ -17,7 +17,7 @@ from tests.dashboards.stores import write_grid, write_progress
 def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> None:
     both = write_grid(runs_dir, pair="a", last=0.6)
     ours = write_grid(runs_dir, pair="b", methods=("hacpo",), last=0.9)
-    record = replace(both, places=[*both.places, *ours.places])
+    record = replace(both, cells=[*both.cells, *ours.cells])
     runs = Runs(runs_dir)
     comparers = {pair: Comparer(record, pair, runs.status) for pair in ("a", "b")}
     answer, alone = answer_of(comparers), answer_of({"a": comparers["a"]})
@@ -28,9 +28,9 @@ def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> N
 
 def test_pair_is_compared_again_only_if_its_evaluations_change(runs_dir: Path) -> None:
     done, running = write_grid(runs_dir, pair="a"), write_grid(runs_dir, pair="b", step=31, state="missing", last=0.7)
-    record = replace(done, places=[*done.places, *running.places])
+    record = replace(done, cells=[*done.cells, *running.cells])
     runs, comparisons = Runs(runs_dir), GridComparisons()
-    root = runs_dir / "experiments" / running.places[-1].experiment
+    root = runs_dir / "experiments" / running.cells[-1].experiment
     before = comparisons.of(record, runs.status)
     write_progress(root, pair="b", step=32)
     assert comparisons.of(record, runs.status) is before, "a step without an evaluation"
@@ -43,7 +43,7 @@ def test_answer_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_di
     whole = write_grid(runs_dir, pair="a", seeds=(0, 1, 2))
     begun = write_grid(runs_dir, pair="b", seeds=(0,))
     runs = Runs(runs_dir)
-    record = replace(whole, places=[*whole.places, *begun.places])
+    record = replace(whole, cells=[*whole.cells, *begun.cells])
     comparers = {pair: Comparer(record, pair, runs.status) for pair in ("a", "b")}
     found = answer_of(comparers).of()[Variant("gspo")]
     assert found.difference == answer_of({"a": comparers["a"]}).of()[Variant("gspo")].difference

@@ -195,10 +195,10 @@ def test_mini_batch_holds_as_many_responses_as_its_problems_have() -> None:
 
 def test_size_that_does_not_divide_the_rows_is_named() -> None:
     sizes = {"num_problems": 32, "num_samples": 8, "samples_per_problem": 8, "num_sources": 2}
-    assert Shuffled(problems=16).problem_with(**sizes) is None
-    assert str(Shuffled(problems=7).problem_with(**sizes)).startswith("problems: got 7, expected a divisor of the 64")
-    assert str(Shuffled(problems=7).problem_with(**sizes)).endswith("; set it to 4, for example")
-    assert "the 32 problem groups" in str(Shuffled(problems=64, order="own_first").problem_with(**sizes))
+    assert Shuffled(problems=16).why_unfit(**sizes) is None
+    assert str(Shuffled(problems=7).why_unfit(**sizes)).startswith("problems: got 7, expected a divisor of the 64")
+    assert str(Shuffled(problems=7).why_unfit(**sizes)).endswith("; set it to 4, for example")
+    assert "the 32 problem groups" in str(Shuffled(problems=64, order="own_first").why_unfit(**sizes))
 
 
 def test_both_orders_follow_one_shuffle_of_the_problems() -> None:

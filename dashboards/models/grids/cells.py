@@ -27,11 +27,13 @@ def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView
         schedule: last known state of the schedule.
         by_agent: a row per agent of each method, instead of one per method.
     """
-    statuses = {name: status_of(name) for name in dict.fromkeys(place.experiment for place in record.places)}
+    statuses = {name: status_of(name) for name in dict.fromkeys(grid_cell.experiment for grid_cell in record.cells)}
     pairs: dict[str, list[GridCell]] = {}
-    for place in record.places:
-        pairs.setdefault(place.pair, []).append(place)
-    sections = tuple(_section(pair, places, record, statuses, schedule, by_agent) for pair, places in pairs.items())
+    for grid_cell in record.cells:
+        pairs.setdefault(grid_cell.pair, []).append(grid_cell)
+    sections = tuple(
+        _section(pair, grid_cells, record, statuses, schedule, by_agent) for pair, grid_cells in pairs.items()
+    )
     unique = {
         cell.experiment: cell
         for section in sections
@@ -39,31 +41,37 @@ def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView
         for cell in row.cells
         if cell is not None and len(cell.experiments) == 1
     }
-    methods = {place.experiment: place.method for place in record.places}
+    methods = {grid_cell.experiment: grid_cell.method for grid_cell in record.cells}
     return Matrix(record.name, record.title, sections, _totals(list(unique.values()), methods, schedule.num_slots))
 
 
 def _section(
     pair: str,
-    places: Sequence[GridCell],
+    grid_cells: Sequence[GridCell],
     record: GridRecord,
     statuses: Mapping[str, ExperimentStatus],
     schedule: ScheduleView,
     by_agent: bool,
 ) -> MatrixSection:
-    seeds = tuple(sorted({place.seed for place in places}))
+    seeds = tuple(sorted({grid_cell.seed for grid_cell in grid_cells}))
     variants: dict[tuple[str, str], list[GridCell]] = {}
-    for place in places:
-        variants.setdefault((place.method, place.label), []).append(place)
+    for grid_cell in grid_cells:
+        variants.setdefault((grid_cell.method, grid_cell.label), []).append(grid_cell)
     rows = []
-    for (method, label), variant_places in variants.items():
-        num_experiments = Counter(seed for seed, _ in {(place.seed, place.experiment) for place in variant_places})
-        agents = list(dict.fromkeys(place.agent for place in variant_places))
+    for (method, label), variant_cells in variants.items():
+        num_experiments = Counter(
+            seed for seed, _ in {(grid_cell.seed, grid_cell.experiment) for grid_cell in variant_cells}
+        )
+        agents = list(dict.fromkeys(grid_cell.agent for grid_cell in variant_cells))
         trains_alone = max(num_experiments.values()) > 1
         for agent in [*([] if by_agent else [""]), *(agents if by_agent or trains_alone else [])]:
             cells = []
             for seed in seeds:
-                members = [place for place in variant_places if place.seed == seed and agent in ("", place.agent)]
+                members = [
+                    grid_cell
+                    for grid_cell in variant_cells
+                    if grid_cell.seed == seed and agent in ("", grid_cell.agent)
+                ]
                 cells.append(_cell(members, agent, record, statuses, schedule) if members else None)
             is_part = bool(agent) and not by_agent
             key = _key("r", pair, method, label, agent)
@@ -73,14 +81,14 @@ def _section(
 
 
 def _cell(
-    places: Sequence[GridCell],
+    grid_cells: Sequence[GridCell],
     agent: str,
     record: GridRecord,
     statuses: Mapping[str, ExperimentStatus],
     schedule: ScheduleView,
 ) -> MatrixCell:
-    first, names = places[0], tuple(dict.fromkeys(place.experiment for place in places))
-    unavailable = {place.experiment: place.unavailable for place in places}
+    first, names = grid_cells[0], tuple(dict.fromkeys(grid_cell.experiment for grid_cell in grid_cells))
+    unavailable = {grid_cell.experiment: grid_cell.unavailable for grid_cell in grid_cells}
     states = {name: state_of(statuses[name], schedule.runs.get(name), unavailable[name]) for name in names}
     urgent_experiment = min(names, key=lambda name: _BY_URGENCY.index(states[name].state))
     progress = [run_progress for name in names if (run_progress := statuses[name].progress) is not None]
@@ -105,7 +113,9 @@ def _cell(
         scores=tuple(
             score
             for run_progress in progress
-            for score in scores_of(run_progress.evaluations, [place.agent for place in places], record.benchmarks)
+            for score in scores_of(
+                run_progress.evaluations, [grid_cell.agent for grid_cell in grid_cells], record.benchmarks
+            )
         ),
         seconds_left=max(seconds_left, default=None),
         spent=Spent.sum(total_spent(run_progress) for run_progress in progress),

@@ -71,21 +71,21 @@ class Comparer:
     """Compares the methods on one pair of a grid; reads the evaluations and compares them once.
 
     Attributes:
-        trained: evaluations of every place, by method, label, seed and agent.
+        trained: evaluations of every cell, by method, label, seed and agent.
         benchmarks: those of the grid that were evaluated; all that were, if it names none of them.
         others: evaluated benchmarks that the grid does not compare.
     """
 
     def __init__(self, record: GridRecord, pair: str, status_of: StatusOf) -> None:
         self._record, self._pair = record, pair
-        self._places = [place for place in record.places if place.pair == pair]
-        self._agents = tuple(dict.fromkeys(place.agent for place in self._places))
+        self._cells = [cell for cell in record.cells if cell.pair == pair]
+        self._agents = tuple(dict.fromkeys(cell.agent for cell in self._cells))
         seeds: dict[Variant, set[int]] = {}
-        for place in self._places:
-            seeds.setdefault(Variant(place.method, place.label), set()).add(place.seed)
+        for cell in self._cells:
+            seeds.setdefault(Variant(cell.method, cell.label), set()).add(cell.seed)
         self._variants = tuple(seeds)
         self._seeds = {variant: sorted(variant_seeds) for variant, variant_seeds in seeds.items()}
-        self.trained = {self._key(place): trained_of(place, status_of) for place in self._places}
+        self.trained = {self._key(cell): trained_of(cell, status_of) for cell in self._cells}
         self._finals, self._curve = cache(self._finals_of), cache(self._curve_of)
         evaluations = [evaluation for trained in self.trained.values() for evaluation in trained.evaluations]
         benchmarks = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)
@@ -94,8 +94,8 @@ class Comparer:
         self._has_gpu = any(evaluation.spent.gpu_s > 0 for evaluation in evaluations)
 
     @staticmethod
-    def _key(place: GridCell) -> tuple[str, str, int, str]:
-        return place.method, place.label, place.seed, place.agent
+    def _key(cell: GridCell) -> tuple[str, str, int, str]:
+        return cell.method, cell.label, cell.seed, cell.agent
 
     def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[AgentEvaluations] | None:
         """Evaluations of these agents; None if one is missing."""
@@ -128,8 +128,8 @@ class Comparer:
                 for line in lines
             ]
         experiments: dict[tuple[str, str, int], set[str]] = {}
-        for place in self._places:
-            experiments.setdefault((place.method, place.label, place.seed), set()).add(place.experiment)
+        for cell in self._cells:
+            experiments.setdefault((cell.method, cell.label, cell.seed), set()).add(cell.experiment)
         return Comparison(
             grid=self._record.name,
             pair=self._pair,
@@ -255,7 +255,7 @@ class Comparer:
 
     def examples(self) -> dict[Variant, str]:
         """An experiment of each method, to compare configurations."""
-        return {Variant(place.method, place.label): place.experiment for place in reversed(self._places)}
+        return {Variant(cell.method, cell.label): cell.experiment for cell in reversed(self._cells)}
 
     def costs(self, variant: Variant, agents: Sequence[str]) -> dict[int, Spent]:
         """Summed cost of these agents by complete seed."""

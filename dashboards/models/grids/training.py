@@ -45,12 +45,12 @@ class AgentEvaluations:
         return sum(error**2 for error in known_errors) / len(known_errors) ** 2
 
 
-def trained_of(place: GridCell, status_of: StatusOf) -> AgentEvaluations:
-    """An agent's evaluations in the experiment of a place."""
-    status = status_of(place.experiment)
+def trained_of(cell: GridCell, status_of: StatusOf) -> AgentEvaluations:
+    """An agent's evaluations in the experiment of a cell."""
+    status = status_of(cell.experiment)
     if status.progress is None:
         return AgentEvaluations((), None)
-    evaluations = tuple(evaluation for evaluation in status.progress.evaluations if evaluation.agent == place.agent)
+    evaluations = tuple(evaluation for evaluation in status.progress.evaluations if evaluation.agent == cell.agent)
     return AgentEvaluations(evaluations, status.progress.num_steps if status.state == "done" else None)
 
 

@@ -119,8 +119,8 @@ class GridComparisons:
         earlier = self._comparisons.get(record.name)
         earlier_pairs: Mapping[str, _Pair] = earlier[1] if earlier is not None and earlier[0] == record else {}
         statuses: dict[str, list[ExperimentStatus]] = {}
-        for place in record.places:
-            statuses.setdefault(place.pair, []).append(status_of(place.experiment))
+        for cell in record.cells:
+            statuses.setdefault(cell.pair, []).append(status_of(cell.experiment))
         pairs = {
             pair: _compare_pair(record, pair, pair_statuses, status_of, earlier_pairs.get(pair))
             for pair, pair_statuses in statuses.items()
@@ -182,7 +182,7 @@ class _Lead:
 
 
 def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
-    """The verdicts of a grid; places without a common complete seed have none.
+    """The verdicts of a grid; cells without a common complete seed have none.
 
     Args:
         comparers: of the grid's pairs.

@@ -71,13 +71,13 @@ class Bandit(Shuffled):
         """True if `reused_share` is not 0."""
         return self.reused_share > 0
 
-    def problem_with(
+    def why_unfit(
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
         """As for `shuffled`; also `own_first`, whose mini-batches of partners' rows cannot hold reused own rows."""
         if self.order == "own_first":
             return "order: got own_first with builder bandit, which adds own rows to all mini-batches; set order=mixed"
-        return super().problem_with(
+        return super().why_unfit(
             num_problems=num_problems,
             num_samples=num_samples,
             samples_per_problem=samples_per_problem,

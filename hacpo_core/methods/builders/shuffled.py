@@ -77,7 +77,7 @@ class Shuffled(Builder):
         """As many full mini-batches as all rows make, at least one."""
         return max(1, num_rows // (self.problems * num_samples))
 
-    def problem_with(
+    def why_unfit(
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
         """A mini-batch size that does not divide the rows of a step."""

@@ -39,7 +39,7 @@ class PeerSuccesses(Shuffled):
         """As many full mini-batches as own rows make."""
         return super().num_updates(num_rows=num_rows // num_sources, num_samples=num_samples, num_sources=1)
 
-    def problem_with(
+    def why_unfit(
         self, *, num_problems: int, num_samples: int, samples_per_problem: int, num_sources: int
     ) -> str | None:
         """A mini-batch size that does not divide the own rows of a step, or mini-batches of peers' rows only."""
@@ -48,7 +48,7 @@ class PeerSuccesses(Shuffled):
                 "order: got own_first with builder peer_successes, whose mini-batches of peers' rows may be empty; set "
                 "order=mixed"
             )
-        return super().problem_with(
+        return super().why_unfit(
             num_problems=num_problems, num_samples=num_samples, samples_per_problem=samples_per_problem, num_sources=1
         )
 

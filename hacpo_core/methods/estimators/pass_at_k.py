@@ -26,7 +26,7 @@ class PassAtK(Estimator):
 
     reads_partners = False
 
-    def problem_with(self, *, num_samples: int) -> str | None:
+    def why_unfit(self, *, num_samples: int) -> str | None:
         """More than there are responses."""
         if self.k <= num_samples:
             return None

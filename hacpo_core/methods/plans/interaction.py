@@ -53,7 +53,7 @@ class Interaction(EveryProblem):
 
     changes_prompts = True
 
-    def problem_with(self, *, num_samples: int) -> str | None:
+    def why_unfit(self, *, num_samples: int) -> str | None:
         """At least one response per group must be sampled without a quotation."""
         return self.why_too_few_ordinary("num_interactive", self.num_interactive, num_samples)
 

@@ -36,7 +36,7 @@ class PartlySearched(EveryProblem):
         "complete \\boxed{} ends it",
     )
 
-    def problem_with(self, *, num_samples: int) -> str | None:
+    def why_unfit(self, *, num_samples: int) -> str | None:
         """At least one response per group must be sampled, and `step_end` must not be empty."""
         if not self.step_end:
             return "step_end: got '', expected the text that ends a step; set it"

@@ -12,8 +12,8 @@ from hacpo_core.errors import ConfigError
 
 def record(source: str | None, **experiments: str) -> GridRecord:
     """A grid "g" with a cell for each seed."""
-    places = [GridCell("p", "hacpo", "", int(seed.removeprefix("s")), "a", name) for seed, name in experiments.items()]
-    return GridRecord("g", "A grid", "plain", ["dev"], places, source)
+    cells = [GridCell("p", "hacpo", "", int(seed.removeprefix("s")), "a", name) for seed, name in experiments.items()]
+    return GridRecord("g", "A grid", "plain", ["dev"], cells, source)
 
 
 def test_record_is_the_union_of_what_was_asked_and_the_later_experiment_of_a_cell(tmp_path: Path) -> None:
@@ -21,7 +21,17 @@ def test_record_is_the_union_of_what_was_asked_and_the_later_experiment_of_a_cel
     assert save_grid(tmp_path, record("g", s1="longer-1", s2="longer-2")) == {"longer-1", "longer-2"}
     assert save_grid(tmp_path, record("g", s0="x-0")) == frozenset(), "it is known"
     (found,) = read_grids(tmp_path)
-    assert {place.seed: place.experiment for place in found.places} == {0: "x-0", 1: "longer-1", 2: "longer-2"}
+    assert {cell.seed: cell.experiment for cell in found.cells} == {0: "x-0", 1: "longer-1", 2: "longer-2"}
+
+
+def test_record_of_an_earlier_version_is_read_and_extended(tmp_path: Path) -> None:
+    """It calls the cells places."""
+    save_grid(tmp_path, record("g", s0="x-0"))
+    path = tmp_path / "grids" / "g.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"cells"', '"places"'), encoding="utf-8")
+    assert save_grid(tmp_path, record("g", s1="x-1")) == {"x-1"}
+    assert [cell.experiment for cell in read_grids(tmp_path)[0].cells] == ["x-1", "x-0"]
+    assert '"places"' not in path.read_text(encoding="utf-8")
 
 
 def test_two_files_of_one_name_do_not_overwrite_each_others_record(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from tests.flows.webhook import Webhook
 
 @pytest.fixture
 def runs_dir(tmp_path: Path) -> Path:
-    """A grid of two experiments, and a place that cannot be run here."""
-    places = [GridCell("p", "hacpo", "", seed, "a", f"p-hacpo-s{seed}") for seed in (0, 1)]
-    places.append(GridCell("p", "hacpo", "", 2, "a", "", unavailable="no such model"))
-    save_grid(tmp_path, GridRecord("g", "A grid", "plain", places=places))
+    """A grid of two experiments, and a cell that cannot be run here."""
+    cells = [GridCell("p", "hacpo", "", seed, "a", f"p-hacpo-s{seed}") for seed in (0, 1)]
+    cells.append(GridCell("p", "hacpo", "", 2, "a", "", unavailable="no such model"))
+    save_grid(tmp_path, GridRecord("g", "A grid", "plain", cells=cells))
     for seed in (0, 1):
         (experiments_dir(tmp_path) / f"p-hacpo-s{seed}").mkdir(parents=True)
     return tmp_path

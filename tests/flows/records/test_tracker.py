@@ -304,8 +304,8 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
     alone = plan(replace(planned.config, pair=pair))
     save_plan(alone)
     runs_dir = Path(planned.config.runtime.runs_dir)
-    place = GridCell(pair="tiny", method="gspo", label="", seed=0, agent="llama", experiment=alone.id)
-    save_grid(runs_dir, GridRecord("table1", "Table 1", "plain", places=[place]))
+    cell = GridCell(pair="tiny", method="gspo", label="", seed=0, agent="llama", experiment=alone.id)
+    save_grid(runs_dir, GridRecord("table1", "Table 1", "plain", cells=[cell]))
     run_experiment(alone, DirectRunner())
     client = MlflowClient(f"sqlite:///{runs_dir / 'mlflow.db'}")
 
@@ -318,7 +318,7 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
     assert found[0].data.tags.items() >= names.items()
     assert not {"α", "δ", "δ_step"} & set(found[0].data.params), "they act only on other agents' responses"
 
-    taken_up = GridRecord("table7", "Table 7", "plain", places=[replace(place, pair="tiny_size")])
+    taken_up = GridRecord("table7", "Table 7", "plain", cells=[replace(cell, pair="tiny_size")])
     assert save_grid(runs_dir, taken_up) == {alone.id}, "a grid that reuses it has its id"
     reopen(alone.root)
     assert send_late(alone)

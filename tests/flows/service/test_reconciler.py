@@ -221,8 +221,8 @@ def grid_of_done_and(schedule: FakeSchedule) -> None:
     done = schedule.root("done")
     done.mkdir()
     (done / RESULT_FILE).write_text("{}", encoding="utf-8")
-    places = [GridCell("p", "hacpo", "", seed, "a", name) for seed, name in enumerate(("x", "done"))]
-    save_grid(schedule.folder, GridRecord("g", "A grid", "plain", places=places))
+    cells = [GridCell("p", "hacpo", "", seed, "a", name) for seed, name in enumerate(("x", "done"))]
+    save_grid(schedule.folder, GridRecord("g", "A grid", "plain", cells=cells))
 
 
 def test_what_is_given_up_is_told_to_the_webhook_with_the_grid_that_ends(

@@ -1,6 +1,6 @@
 """Rows of different lengths in one flat array, and token rows built from them.
 
-Shapes: R row, N value (of all rows, one row after another).
+Shapes: R row, N value (of all rows, one row after another), B row of a table, U prompt (each once).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Responses of one agent in one step, or in one shard of an evaluation, as columns.
 
-Shapes: R response, F reward function.
+Shapes: R response, N token of all responses, F reward function.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Results of a grid's cells: scores, costs, curves, code versions, and cells without a result.
 
-Shapes: S seed, P problem, K sample.
+Shapes: S seed, P problem.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The cost per point of accuracy.
-
-Shapes: A agent, S seed.
-"""
+"""The cost per point of accuracy."""
 
 from __future__ import annotations
 

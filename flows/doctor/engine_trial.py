@@ -2,6 +2,8 @@
 
 load ─▶ hand over and sample ─▶ sample again ─▶ score ─▶ update ─▶ score the update
      ─▶ checkpoint ─▶ resume ─▶ replay
+
+Shapes: N token of all responses, B row of a mini-batch.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Everything runs with the engines of the configuration, in a folder that is removed afterwards.
 
-Shapes: P problem, G response in a group, R response, B row.
+Shapes: P problem, G response in a group, R response, B row, N token of all responses.
 """
 
 from __future__ import annotations

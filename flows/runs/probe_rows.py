@@ -1,6 +1,6 @@
 """Other agents' responses as the rows that a learner would train on, and what the method's bounds make of them.
 
-Shapes: R response, B row, T token.
+Shapes: R response, B row, T token, N token of all rows.
 """
 
 from __future__ import annotations

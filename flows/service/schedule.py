@@ -108,16 +108,16 @@ class Schedule:
 
     def _changed(self) -> dict[UUID, FlowRun]:
         """Runs that are not settled, those that were not at the last reading, and those that are new since then."""
-        found = {run.id: run for page in self._pages(state={"type": {"any_": _UNSETTLED}}) for run in page}
+        runs = {run.id: run for page in self._pages(state={"type": {"any_": _UNSETTLED}}) for run in page}
         for page in self._pages():  # the latest first
-            found |= {run.id: run for run in page}
+            runs |= {run.id: run for run in page}
             if any(run.id in self._known for run in page):
                 break
-        left = [str(key) for key, run in self._known.items() if key not in found and not _is_settled(run)]
-        for start in range(0, len(left), _PAGE):
-            ids = {"any_": left[start : start + _PAGE]}
-            found |= {run.id: run for page in self._pages(id=ids) for run in page}
-        return found
+        other_ids = [str(key) for key, run in self._known.items() if key not in runs and not _is_settled(run)]
+        for start in range(0, len(other_ids), _PAGE):
+            ids = {"any_": other_ids[start : start + _PAGE]}
+            runs |= {run.id: run for page in self._pages(id=ids) for run in page}
+        return runs
 
     def _pages(self, **conditions: Any) -> Iterator[list[FlowRun]]:
         """The folder's flow runs that meet these conditions."""

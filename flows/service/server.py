@@ -273,8 +273,8 @@ def _start(home: Path) -> PrefectServer:
 
 def _start_locked(home: Path, record: Record, lock: int) -> PrefectServer:
     """Start the server; again, a few times, if it fails or loses its port, and more often if it is killed."""
-    known = record.read() or {}
-    token, port = known.get("token") or secrets.token_urlsafe(24), int(known.get("port") or PREFECT_PORT)
+    recorded = record.read() or {}
+    token, port = recorded.get("token") or secrets.token_urlsafe(24), int(recorded.get("port") or PREFECT_PORT)
     num_failed = num_killed = 0
     while num_failed < MAX_FAILURES and num_killed < MAX_KILLED:
         port = free_port(port)

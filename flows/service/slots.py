@@ -56,14 +56,14 @@ def cards_of(devices: Sequence[str]) -> dict[str, str]:
     An entry that nvidia-smi does not list (a MIG device, a GPU of another vendor) is returned as it is.
     """
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
-    known: dict[str, str] = {}
+    uuids: dict[str, str] = {}
     with suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-        known = dict(line.split(", ", 1) for line in listed.splitlines() if ", " in line)
+        uuids = dict(line.split(", ", 1) for line in listed.splitlines() if ", " in line)
     cards = {}
     for name in devices:
-        matching = [uuid for uuid in known.values() if name.startswith("GPU-") and uuid.startswith(name)]
-        cards[name] = known.get(name) or (matching[0] if len(matching) == 1 else name)
+        matching = [uuid for uuid in uuids.values() if name.startswith("GPU-") and uuid.startswith(name)]
+        cards[name] = uuids.get(name) or (matching[0] if len(matching) == 1 else name)
     return cards
 
 
@@ -87,8 +87,8 @@ def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
     if torch.cuda.is_initialized():  # too late to choose: CUDA uses the first ones
         devices = devices[:number]
     before = os.environ.get(VISIBLE)
-    with held(devices, number, locks_folder()) as own:
-        os.environ[VISIBLE] = ",".join(own)  # CUDA reads it when it is initialised, later
+    with held(devices, number, locks_folder()) as locked:
+        os.environ[VISIBLE] = ",".join(locked)  # CUDA reads it when it is initialised, later
         try:
             yield
         finally:
@@ -114,12 +114,12 @@ def held(devices: Sequence[str], number: int, folder: Path) -> Iterator[list[str
     logged_at = 0.0
     while True:
         with ExitStack() as stack:
-            own: list[str] = []
+            locked: list[str] = []
             for device in devices:
-                if len(own) < number and _try_lock(stack.enter_context(_lock_file(folder, cards[device]))):
-                    own.append(device)
-            if len(own) == number:
-                yield own
+                if len(locked) < number and _try_lock(stack.enter_context(_lock_file(folder, cards[device]))):
+                    locked.append(device)
+            if len(locked) == number:
+                yield locked
                 return
         if time.monotonic() - logged_at > _LOG_EVERY_S:
             logged_at = time.monotonic()

@@ -1,7 +1,7 @@
 """Baselines, and the advantage of each response relative to one.
 
-Shapes: P problem, A agent, G response of an agent to a problem, R response of one agent, F reward function. Index k
-learns, j sampled.
+Shapes: P problem, A agent, G response of an agent to a problem, R response of one agent, N counted response, F reward
+function. Index k learns, j sampled.
 """
 
 from __future__ import annotations

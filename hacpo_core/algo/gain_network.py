@@ -2,7 +2,7 @@
 
 Its weights, Adam's moments and the features' statistics are numpy arrays, so that a step can commit them as state.
 
-Shapes: N row, C feature, H hidden unit.
+Shapes: N row, C feature.
 """
 
 from __future__ import annotations

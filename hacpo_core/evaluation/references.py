@@ -3,7 +3,7 @@
     solution ─agent's tokens─▶ behind the agent's chat prompt ─training engine─▶ log-probabilities ─▶ bits
                                                                                  UTF-8 of the text ─▶ bytes
 
-Shapes: P problem, N token of one solution.
+Shapes: P problem, N token of one solution, R solution.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@
 
 An interrupted evaluation resumes after the last committed shard. A response depends on (seed, step, agent, problem,
 sample) and the weights, not on its shard.
+
+Shapes: P problem, K sample, R response.
 """
 
 from __future__ import annotations

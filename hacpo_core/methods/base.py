@@ -11,7 +11,8 @@ steps is its *state*: a mapping of JSON values and numpy arrays. It receives the
 ({} in the first step) and returns the next state with its result. Both are committed together, so that a retry, a
 replay and a resume start from the same state.
 
-Shapes: R response of one agent, B row of a mini-batch or micro-batch, T token.
+Shapes: R response of one agent, F reward function, B row of a mini-batch or micro-batch, T token, N token of one
+agent's responses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of an objective's results. They need torch; `checks.py` must not import it, for plans and the dashboard."""
+"""Checks of an objective's results. They need torch; `checks.py` must not import it, for plans and the dashboard.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

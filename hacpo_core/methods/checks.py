@@ -1,6 +1,8 @@
 """Checks of what a seam returns: shapes, finite values, known and unique keys.
 
 A value of another type is an error of reading it, which `errors_of` reports like an error of the class itself.
+
+Shapes: R response of one agent, N token of one agent's responses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Phase advantage: the advantage and weight of each response of the step for each learner."""
+"""Phase advantage: the advantage and weight of each response of the step for each learner.
+
+Shapes: R response of one agent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An update on an agent: made, or repeated and compared with the committed one."""
+"""An update on an agent: made, or repeated and compared with the committed one.
+
+Shapes: N token of one agent's responses.
+"""
 
 from __future__ import annotations
 

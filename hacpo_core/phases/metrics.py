@@ -1,4 +1,7 @@
-"""Phase metrics: computes the figures that every step logs; `definitions.py` says what each one means."""
+"""Phase metrics: computes the figures that every step logs; `definitions.py` says what each one means.
+
+Shapes: R response of one agent, B row of the mini-batches, N token of one agent's responses.
+"""
 
 from __future__ import annotations
 

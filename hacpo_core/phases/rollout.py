@@ -1,4 +1,7 @@
-"""Phase rollout.<agent> (rollout-<n>.<agent> in later rounds): an agent samples the responses that its plan lists."""
+"""Phase rollout.<agent> (rollout-<n>.<agent> in later rounds): an agent samples the responses that its plan lists.
+
+Shapes: N token of one agent's responses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Phase verify.<agent> (verify-<n>.<agent> in later rounds): rewards of an agent's responses."""
+"""Phase verify.<agent> (verify-<n>.<agent> in later rounds): rewards of an agent's responses.
+
+Shapes: R response of one agent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An agent: a tokenizer with its chat template, a sampler, a learner, and the version of its weights."""
+"""An agent: a tokenizer with its chat template, a sampler, a learner, and the version of its weights.
+
+Shapes: R response, N token of the responses.
+"""
 
 from __future__ import annotations
 

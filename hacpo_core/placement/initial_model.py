@@ -5,6 +5,8 @@
     tiny ── random weights ─────────────┘
 
 Planning asks for contents and folders without torch; only `make` imports it.
+
+Shapes: B example.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sampling of an agent's specs: ordinary responses grouped by their limits, then searches."""
+"""Sampling of an agent's specs: ordinary responses grouped by their limits, then searches.
+
+Shapes: R response.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     rows ─▶ mini-batch ─passes─▶ loss ─▶ AdamW     sft: every epoch shuffled anew
                                                     weak_driven: examples drawn by entropies of both models
 
-Shapes: B example, N token, S step.
+Shapes: B example, N token, S step, V vocabulary.
 """
 
 from __future__ import annotations

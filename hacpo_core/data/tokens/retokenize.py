@@ -2,6 +2,8 @@
 
 Responses are passed between agents as text, unless both agents have the same tokenizer and chat template. Control
 tokens spelled out in a response, such as `<|im_end|>` or `</s>`, stay plain text and do not end the learner's turn.
+
+Shapes: R response.
 """
 
 from __future__ import annotations

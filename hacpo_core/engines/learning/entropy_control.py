@@ -1,4 +1,7 @@
-"""The weight of the entropy bonus from update to update."""
+"""The weight of the entropy bonus from update to update.
+
+Shapes: B row of a mini-batch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a learner's updates measured."""
+"""What a learner's updates measured.
+
+Shapes: B row of a mini-batch.
+"""
 
 from __future__ import annotations
 

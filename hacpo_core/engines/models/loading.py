@@ -1,4 +1,7 @@
-"""Safe loading of models and tokenizers, and their preparation for reinforcement learning."""
+"""Safe loading of models and tokenizers, and their preparation for reinforcement learning.
+
+Shapes: B sequence, T token.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Everything else in a layer works token by token. Attention copies the queries, k
 of rows of similar length, padded to the longest of the block, attends causally, and copies the result of each token
 back.
 
-Shapes: B sequence, R row of a block, L position in a row, P place in all blocks, T token of a sequence, H head, K head
-width.
+Shapes: B sequence, R row of a block, L position in a row, P place in all blocks, T token of a sequence, C copy of a
+prompt's token, H head, K head width.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 The prompt's last position predicts a response's first token; in `shared_prompts`, it predicts those of several
 responses. A response's last token predicts nothing: `shared_prompts` leaves it out, padded rows keep it.
 
-Shapes: B sequence, T token, N target (response tokens, row after row), R row, L position in a row, P place (position of
-a row for attention, which pads rows in blocks of similar length), C copy of a prompt's token.
+Shapes: B sequence, T token, N target (response tokens, row after row), R row, U prompt (each once), P place (position
+of a row for attention, which pads rows in blocks of similar length), C copy of a prompt's token.
 """
 
 from __future__ import annotations

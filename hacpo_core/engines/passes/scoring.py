@@ -1,4 +1,7 @@
-"""Log-probabilities of rows from a model's last hidden states, and the layout in which rows are passed through it."""
+"""Log-probabilities of rows from a model's last hidden states, and the layout in which rows are passed through it.
+
+Shapes: B sequence, T token, N token (of all rows, padding left out), D model width, V vocabulary.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The interface of samplers, and their inputs and results."""
+"""The interface of samplers, and their inputs and results.
+
+Shapes: R response.
+"""
 
 from __future__ import annotations
 

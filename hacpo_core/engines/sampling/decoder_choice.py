@@ -4,7 +4,7 @@ A model's own class computes slightly other log-probabilities for the same row i
 or without a cache. These differences, the model's *noise*, grow with its depth, its outliers and its dtype. So the fast
 decoder is compared with the noise, not with a constant.
 
-Shapes: U distinct prompt, B sequence (row of the cache), T token, V vocabulary, N row and token of the trial.
+Shapes: N row and token of the trial, V vocabulary.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 For every new token, the model's own class builds a mask, runs hooks and copies its whole KV cache. This costs more than
 the arithmetic of a small model. `LlamaDecoder` computes the same without it.
 
-Shapes: U distinct prompt, B sequence (row of the cache), T token, H key head, Q query head of a key head, K head width,
-D model width, V vocabulary.
+Shapes: U distinct prompt, B sequence (row of the cache), T token, H key head, K head width, D model width,
+V vocabulary.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ A step is sampled as an ordinary continuation of prompt and beam, and cut where 
 together, so that a round takes one call of the sampler.
 
 Source: SAGE-RL (2602.08354), whose steps end at a blank line. Differences: docs/decisions.md#searched-responses.
+
+Shapes: R response.
 """
 
 from __future__ import annotations

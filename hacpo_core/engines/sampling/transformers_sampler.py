@@ -1,6 +1,7 @@
 """Sampling with transformers: a KV cache, each distinct prompt encoded once, finished rows dropped.
 
-Shapes: U distinct prompt, B sequence, T token, V vocabulary.
+Shapes: U distinct prompt, B sequence, C row of the cache, T token, V vocabulary, E token that ends a response, K token
+by rank, N block of the vocabulary, L token of a block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A builder that learns which responses are worth training on, fresh ones and those of earlier steps."""
+"""A builder that learns which responses are worth training on, fresh ones and those of earlier steps.
+
+Shapes: R response of one agent, B row of the mini-batches.
+"""
 
 from __future__ import annotations
 

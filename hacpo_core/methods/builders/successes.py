@@ -1,4 +1,7 @@
-"""A builder that takes only the correct responses of peers."""
+"""A builder that takes only the correct responses of peers.
+
+Shapes: R response of one agent.
+"""
 
 from __future__ import annotations
 

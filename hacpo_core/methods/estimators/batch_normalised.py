@@ -1,4 +1,7 @@
-"""REINFORCE++'s advantages: rewards normalised over the tokens of an agent's whole batch."""
+"""REINFORCE++'s advantages: rewards normalised over the tokens of an agent's whole batch.
+
+Shapes: R response of one agent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ILR's perception calibration: rewards shaped by the other agents' rewards for the same problem."""
+"""ILR's perception calibration: rewards shaped by the other agents' rewards for the same problem.
+
+Shapes: P problem, A agent, G response of one agent to one problem, R response of one agent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""HACPO's advantages: rewards rescaled by the agents' capabilities, averaged over a window of steps."""
+"""HACPO's advantages: rewards rescaled by the agents' capabilities, averaged over a window of steps.
+
+Shapes: P problem, A agent, G response of one agent to one problem, L learner.
+"""
 
 from __future__ import annotations
 

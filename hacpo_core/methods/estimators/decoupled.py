@@ -1,4 +1,7 @@
-"""GDPO's advantages: each reward function is normalised over its group before they are added."""
+"""GDPO's advantages: each reward function is normalised over its group before they are added.
+
+Shapes: P problem, A agent, G response of one agent to one problem, R response of one agent, F reward function.
+"""
 
 from __future__ import annotations
 

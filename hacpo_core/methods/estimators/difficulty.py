@@ -1,4 +1,7 @@
-"""HA-DW's advantages: weighted by how hard a problem is for the learner, relative to its recent accuracy."""
+"""HA-DW's advantages: weighted by how hard a problem is for the learner, relative to its recent accuracy.
+
+Shapes: P problem, A agent, G response of one agent to one problem, R response of one agent.
+"""
 
 from __future__ import annotations
 

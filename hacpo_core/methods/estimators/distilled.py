@@ -1,4 +1,7 @@
-"""On-policy distillation: the strongest agent scores every token that a weaker agent sampled."""
+"""On-policy distillation: the strongest agent scores every token that a weaker agent sampled.
+
+Shapes: A agent, R response of one agent, N token of its responses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Group advantages: rewards relative to the mean of the agent's own group (GRPO, GSPO) or of all agents' responses."""
+"""Group advantages: rewards relative to the mean of the agent's own group (GRPO, GSPO) or of all agents' responses.
+
+Shapes: P problem, A agent, G response of one agent to one problem, R response of one agent, L learner.
+"""
 
 from __future__ import annotations
 

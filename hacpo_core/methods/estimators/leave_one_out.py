@@ -1,4 +1,7 @@
-"""RLOO's advantages: each reward minus the mean reward of the agent's other responses to the problem."""
+"""RLOO's advantages: each reward minus the mean reward of the agent's other responses to the problem.
+
+Shapes: P problem, A agent, G response of one agent to one problem.
+"""
 
 from __future__ import annotations
 

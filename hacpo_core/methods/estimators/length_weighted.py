@@ -1,4 +1,7 @@
-"""OPO's advantages: each reward minus the group's mean reward weighted by the lengths of the responses."""
+"""OPO's advantages: each reward minus the group's mean reward weighted by the lengths of the responses.
+
+Shapes: P problem, A agent, G response of one agent to one problem, R response of one agent.
+"""
 
 from __future__ import annotations
 

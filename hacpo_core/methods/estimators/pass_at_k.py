@@ -1,4 +1,7 @@
-"""Pass@k training: advantages of the reward that the best of k responses gets."""
+"""Pass@k training: advantages of the reward that the best of k responses gets.
+
+Shapes: P problem, A agent, G response of one agent to one problem.
+"""
 
 from __future__ import annotations
 

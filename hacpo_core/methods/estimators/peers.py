@@ -1,4 +1,7 @@
-"""Advantages of methods that add a peer's correct responses to the learner's own group."""
+"""Advantages of methods that add a peer's correct responses to the learner's own group.
+
+Shapes: P problem, A agent, G response of one agent to one problem, L learner.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CISPO's objective: REINFORCE on every token, weighted by a clipped importance ratio without gradient."""
+"""CISPO's objective: REINFORCE on every token, weighted by a clipped importance ratio without gradient.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""HACPO's objective: GSPO's on own rows; stepwise clipping and a power of the ratio on other agents' rows."""
+"""HACPO's objective: GSPO's on own rows; stepwise clipping and a power of the ratio on other agents' rows.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

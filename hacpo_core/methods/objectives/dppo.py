@@ -1,4 +1,7 @@
-"""DPPO's objective: tokens whose probability has moved too far train no further, instead of a clip of the ratio."""
+"""DPPO's objective: tokens whose probability has moved too far train no further, instead of a clip of the ratio.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

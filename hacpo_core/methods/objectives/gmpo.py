@@ -1,4 +1,7 @@
-"""GMPO's objective: the geometric mean of a response's token ratios, each clipped separately."""
+"""GMPO's objective: the geometric mean of a response's token ratios, each clipped separately.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

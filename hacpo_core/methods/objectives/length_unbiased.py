@@ -1,4 +1,7 @@
-"""LUSPO's objective: GSPO's, each response weighted by its length."""
+"""LUSPO's objective: GSPO's, each response weighted by its length.
+
+Shapes: B row of a micro-batch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LUFFY's objective: GRPO's on own rows, policy shaping on peers' rows."""
+"""LUFFY's objective: GRPO's on own rows, policy shaping on peers' rows.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SAPO's objective: a smooth gate on each token's ratio instead of clipping."""
+"""SAPO's objective: a smooth gate on each token's ratio instead of clipping.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

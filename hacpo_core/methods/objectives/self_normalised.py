@@ -1,4 +1,7 @@
-"""HACPO's objective for distant models: cross-agent ratios relative to what is usual for the pair."""
+"""HACPO's objective for distant models: cross-agent ratios relative to what is usual for the pair.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""GSPO's objective: one clipped ratio per response, for own and other agents' rows alike."""
+"""GSPO's objective: one clipped ratio per response, for own and other agents' rows alike.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""GRPO's objective: one ratio per token, clipped as in PPO."""
+"""GRPO's objective: one ratio per token, clipped as in PPO.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Common base of objectives with a term per token: token averaging, own rows only."""
+"""Common base of objectives with a term per token: token averaging, own rows only.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""VESPO's objective: REINFORCE on every token, weighted by a smooth function of the response's importance ratio."""
+"""VESPO's objective: REINFORCE on every token, weighted by a smooth function of the response's importance ratio.
+
+Shapes: B row of a micro-batch, T token.
+"""
 
 from __future__ import annotations
 

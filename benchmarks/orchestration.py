@@ -72,7 +72,7 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
         from flows.service.server import ensure_server, use_server
 
         use_server(ensure_server(runs_dir), runs_dir)
-        from flows.runs.runner import run_with_prefect
+        from flows.runs.flow import run_with_prefect
 
         run_with_prefect(planned)
     else:

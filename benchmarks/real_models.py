@@ -30,8 +30,8 @@ from benchmarks.models import NAMES, SMOLLM2, real_model, smollm2_folder
 from benchmarks.update import KEPT, Shape, compare, rows_of
 from flows.planning.compose import compose
 from flows.planning.plans import plan, save_plan
-from flows.runs.build import open_experiment
 from flows.runs.experiment import evaluate_agents
+from flows.runs.opening import open_experiment
 from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.decoders import ModelDecoder

@@ -7,8 +7,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from flows.records.mlflow_address import sqlite_path
 from flows.service.processes import Record, end_child, end_with_parent, free_port, module_command, open_log
-from hacpo_core.config.addresses import has_password, is_server, sqlite_path
+from hacpo_core.config.addresses import has_password, is_server
 
 _MLFLOW_PORT = 5000
 PAUSE_S = 60.0

@@ -34,8 +34,8 @@ from experiments.look import STATIC as LOOK
 from experiments.look.charts import Chart
 from experiments.look.pictures import png, svg
 from experiments.report.tables import with_interval
+from flows.records.mlflow_address import STATE_FILE, VIEW_KEY
 from flows.service.server import find_server
-from hacpo_core.config.addresses import STATE_FILE, VIEW_KEY
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json
 

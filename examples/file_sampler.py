@@ -29,7 +29,7 @@ class FileSampler(SamplerKind):
     title = "the file"
     shares_weights = True  # no copy of the weights: log-probabilities are the learner's
 
-    def why_not(self, config: ExperimentConfig) -> str | None:
+    def why_unfit(self, config: ExperimentConfig) -> str | None:
         is_there = Path(self.file).is_file()
         return None if is_there else f"engine.sampler_options.file: {self.file} does not exist; name a JSON file"
 

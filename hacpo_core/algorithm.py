@@ -33,7 +33,7 @@ def train_step(experiment: Experiment, step: int, runner: Runner) -> None:
 
     Source: HACPO, Algorithm 1.
     """
-    problems = experiment.batch(step)  # line 5
+    problems = experiment.problems(step)  # line 5
     verdicts: list[Handle] = []
     for round_index in range(experiment.method.plan.num_rounds):  # several if the plan samples again after verification
         rollouts = {  # line 10: sample G outputs from every agent's old policy

@@ -52,7 +52,7 @@ class Experiment:
         """Weights version at which the run begins: the checkpoint's step, or 0 without a checkpoint."""
         return self.opened_at.step if self.opened_at is not None else 0
 
-    def batch(self, step: int) -> list[Problem]:
+    def problems(self, step: int) -> list[Problem]:
         """The problems of a step."""
         return step_problems(self.train_sets, train_set_counts(self.config), step=step, seed=self.config.seed)
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from flows.planning.plans import Plan, find_plan
-from flows.runs.build import open_experiment
 from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
+from flows.runs.opening import open_experiment
 from flows.runs.samples import step_samples
 from flows.runs.tracking import send_late
 from hacpo_core.errors import LockedError, ReplayError, StoreError

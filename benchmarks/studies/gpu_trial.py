@@ -25,7 +25,7 @@ from flows.doctor.swap_trial import swap_report
 from flows.doctor.trials import TrialStep
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan
-from flows.runs.build import open_experiment
+from flows.runs.opening import open_experiment
 from hacpo_core.algorithm import train_step
 from hacpo_core.files import read_json
 from hacpo_core.phases.runner import DirectRunner, Handle, Phase

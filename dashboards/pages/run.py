@@ -31,9 +31,9 @@ from dashboards.models.runs.tracebacks import frames
 from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part
 from flows.planning.field_table import about
 from flows.records.gridfile import GridCell
+from flows.records.mlflow_address import STATE_FILE
 from flows.records.runlog import LOG_FILE, LogLine, read_log
 from flows.service.experiment_state import state_of
-from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json
 from hacpo_core.phases.definitions import definition

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from experiments.report.cells import Results, Run
+from flows.records.mlflow_address import STATE_FILE, tracking_uri
 from flows.runs.mlflow_labels import SYMBOLS, membership, parameters
-from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.config.schema import digest_of
 from hacpo_core.errors import TrackingError
 from hacpo_core.evaluation.metrics import BITS_PER_BYTE

@@ -69,7 +69,7 @@ def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: 
 
 def train_planned(train_plan: Any, *, as_json: bool) -> None:
     """Train a planned experiment with the runner that it names, and show its result."""
-    from flows.records.tracked import is_open
+    from flows.records.unsent import has_unsent
     from flows.runs.display import format_table
     from flows.runs.experiment import run_experiment
     from flows.runs.results import read_final
@@ -88,7 +88,7 @@ def train_planned(train_plan: Any, *, as_json: bool) -> None:
                 runs_dir = Path(train_plan.config.runtime.runs_dir)
                 with kept_server(runs_dir) as server:
                     use_server(server, runs_dir)
-                    from flows.runs.runner import run_with_prefect
+                    from flows.runs.flow import run_with_prefect
 
                     run_with_prefect(train_plan, watcher)
         result = read_final(train_plan)
@@ -96,7 +96,7 @@ def train_planned(train_plan: Any, *, as_json: bool) -> None:
     else:
         if not as_json:
             print(f"{train_plan.id} is complete and is reused.")
-        if is_open(train_plan.root):
+        if has_unsent(train_plan.root):
             from flows.runs.tracking import send_late
 
             send_late(train_plan)

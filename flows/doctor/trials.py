@@ -23,8 +23,8 @@ from flows.planning.compose import compose
 from flows.planning.memory import folder_shape
 from flows.planning.ranks import with_ranks
 from flows.records.versions import version_tags
-from flows.runs.build import placement_of
-from flows.service.slots import gpu_slots
+from flows.runs.opening import placement_of
+from flows.service.gpu_locks import gpu_locks
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import AgentConfig, ExperimentConfig, as_dict
 from hacpo_core.data.batches import Minibatch, own_minibatch
@@ -185,7 +185,7 @@ def run_steps(trial: Trial, config: ExperimentConfig, *, last: str = "", on_step
 
     name, begun_at = "lock GPUs", time.perf_counter()
     try:
-        with gpu_slots(config), closing(trial):
+        with gpu_locks(config), closing(trial):
             for name, work in trial.steps():
                 begun_at = time.perf_counter()
                 add(True, *work())

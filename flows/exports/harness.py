@@ -19,7 +19,7 @@ from typing import Any
 
 from flows.exports.export import ExportedModel, export_agent, find_model_of
 from flows.planning.plans import Plan
-from flows.service.slots import gpu_slots
+from flows.service.gpu_locks import gpu_locks
 from hacpo_core.config import AgentConfig
 from hacpo_core.engines.models.loading import check_device
 from hacpo_core.errors import ConfigError, EngineError, first_line
@@ -80,7 +80,7 @@ def run_harness(
     manager = _task_manager(options)
     check_device(plan.config.engine.device)
     rows: list[dict[str, Any]] = []
-    with gpu_slots(plan.config):
+    with gpu_locks(plan.config):
         for name in names:
             with tempfile.TemporaryDirectory(prefix="hacpo-lm-eval-") as folder:
                 model = export_agent(plan, name, Path(folder) / name, step=step)

@@ -21,12 +21,12 @@ from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridCell, GridRecord, save_grid
-from flows.records.tracked import reopen
+from flows.records.unsent import mark_changed
 from flows.runs.display import format_table
 from flows.runs.results import read_final
+from flows.service.gpu_locks import visible_devices
 from flows.service.schedule import RefusedError, Schedule
 from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
-from flows.service.slots import visible_devices
 from flows.service.worker import find_worker, slots_here, worker_here
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
 from hacpo_core.config.threads import num_threads, usable_cores
@@ -196,7 +196,7 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
     benchmarks = report.benchmarks or list(dict.fromkeys(evaluated_benchmarks))
     record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, cells, grid.source)
     for name in save_grid(runs_dir, record):
-        reopen(experiments_dir(runs_dir) / name)  # MLflow's tags name the grids of a complete experiment
+        mark_changed(experiments_dir(runs_dir) / name)  # MLflow's tags name the grids of a complete experiment
     for plan in grid.experiments("missing", "failed"):
         save_plan(plan)
 

@@ -15,9 +15,9 @@ from flows.planning.memory import folder_shape, gpu_gib, sizes_of
 from flows.planning.ranks import with_ranks
 from flows.planning.user_code import check_reward_function, code_digest
 from flows.records.files import experiment_ids, experiments_dir
+from flows.records.mlflow_address import sqlite_path
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import SEAMS, ExperimentConfig
-from hacpo_core.config.addresses import sqlite_path
 from hacpo_core.config.counts import sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.config.replays import check_checkpoints

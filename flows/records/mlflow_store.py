@@ -27,7 +27,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from hacpo_core.config.addresses import VIEW_KEY, has_password, is_server, sqlite_path, without_password
+from flows.records.mlflow_address import VIEW_KEY, sqlite_path
+from hacpo_core.config.addresses import has_password, is_server, without_password
 from hacpo_core.errors import TrackingError, first_line
 
 if TYPE_CHECKING:

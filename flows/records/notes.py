@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from flows.records.files import read_record
-from flows.records.tracked import reopen
+from flows.records.unsent import mark_changed
 from hacpo_core.errors import ConfigError
 from hacpo_core.files import write_json
 
@@ -61,4 +61,4 @@ def read_notes(root: Path) -> Notes:
 def write_notes(root: Path, notes: Notes) -> None:
     """Store the notes in the experiment's folder; MLflow gets them later if it has the experiment."""
     write_json(root / NOTES_FILE, asdict(notes))
-    reopen(root)
+    mark_changed(root)

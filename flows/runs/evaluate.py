@@ -19,11 +19,12 @@ from flows.planning.plans import Plan, find_plan, load_benchmarks
 from flows.process import configure_process
 from flows.records.progress import read_progress
 from flows.records.watcher import ProgressRecorder, Watcher
-from flows.runs.build import open_experiment
 from flows.runs.experiment import evaluate_agents, waited_for
+from flows.runs.flow import run_flow, watched_by, watcher_of_flow
+from flows.runs.opening import open_experiment
 from flows.runs.results import read_final
-from flows.runs.runner import PrefectRunner, run_flow, watched_by, watcher_of_flow
-from flows.runs.tracking import ExperimentTracking, store_of
+from flows.runs.runner import PrefectRunner
+from flows.runs.tracking import ExperimentTracking, tracking_address
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.schema import KeepBestConfig, StopConfig
@@ -141,7 +142,7 @@ def run_evaluation(
             is tracked at an address that contains a password.
     """
     watcher = watcher or Watcher()
-    store_of(plan)
+    tracking_address(plan)  # fails early if it contains a password
     check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
     complete = read_final(plan)

@@ -18,9 +18,9 @@ from flows.records.runlog import log_entry, log_start, logged
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.records.versions import version_tags
 from flows.records.watcher import ProgressRecorder, Watcher
-from flows.runs.build import open_experiment
+from flows.runs.opening import open_experiment
 from flows.runs.results import ExperimentResult, read_final, result_table
-from flows.runs.tracking import ExperimentTracking, store_of
+from flows.runs.tracking import ExperimentTracking, tracking_address
 from hacpo_core.algorithm import train_step
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.data.benchmarks import Benchmark
@@ -55,7 +55,7 @@ def run_experiment(
     final_result = read_final(plan)
     if final_result is not None:
         return final_result
-    store_of(plan)
+    tracking_address(plan)  # fails here, before models are loaded, if it contains a password
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # needed to find and resume the experiment
     warm_ups = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}

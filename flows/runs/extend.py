@@ -12,7 +12,7 @@ from flows.planning.compose import load_config
 from flows.planning.plans import Plan, contents_of, plan, save_plan
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.states import CONFIG_FILE
-from flows.runs.build import THREADS_FILE
+from flows.runs.opening import THREADS_FILE
 from flows.runs.results import read_final
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.identity import experiment_id

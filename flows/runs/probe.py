@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flows.planning.memory import ModelShape, folder_shape
 from flows.planning.plans import Plan
-from flows.runs.build import open_experiment
+from flows.runs.opening import open_experiment
 from flows.runs.probe_rows import QUANTILES, STEP, PairProbe, pair_probe, rows_of
 from hacpo_core.evaluation.metrics import MetricEstimate, average_at_k, mean_with_interval
 from hacpo_core.experiment import Experiment
@@ -35,6 +35,7 @@ from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import Problem
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.seeds import generator
+from hacpo_core.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +178,11 @@ def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> 
         placed.score(placed.sample(specs[: rollout.num_samples], step=STEP, purpose="rollout"))
 
     with_agent(experiment, agent, 0, score_few)  # the first calls compile and allocate
-    with experiment.stopwatch(agent) as sampling:
-        responses = with_agent(experiment, agent, 0, lambda placed: placed.sample(specs, step=STEP, purpose="rollout"))
-    with experiment.stopwatch(agent) as scoring:
-        score_columns = with_agent(experiment, agent, 0, lambda placed: placed.score(responses))
-    with experiment.stopwatch(agent) as verifying:
+    responses, sampling = with_agent(
+        experiment, agent, 0, lambda placed: placed.sample(specs, step=STEP, purpose="rollout")
+    )
+    score_columns, scoring = with_agent(experiment, agent, 0, lambda placed: placed.score(responses))
+    with Stopwatch() as verifying:
         by_id = {problem.id: problem for problem in problems}
         response_problems = [by_id[name] for name in responses.problem_id]
         verdicts = Verdicts.of(experiment.rewards.judge(response_problems, responses.text, list(responses.row_keys())))
@@ -190,8 +191,8 @@ def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> 
     return _Sampled(
         responses=replace(responses, old_logprobs=score_columns if is_rescored else None, verdicts=verdicts),
         difference_N=np.abs(responses.logprobs.value_N - learner_logprobs),
-        sampled_per_s=num_tokens / sampling.cost().seconds,
-        scored_per_s=num_tokens / scoring.cost().seconds,
+        sampled_per_s=num_tokens / sampling.seconds,
+        scored_per_s=num_tokens / scoring.seconds,
         verified_per_s=len(responses) / verifying.cost().seconds,
     )
 

@@ -76,7 +76,7 @@ def rows_of(
         prompt_ids=lambda name: tokens[learner].prompt_ids(experiment.problem(name)),
         retokenizers={} if source == learner else {source: experiment.retokenizer(tokens[source], tokens[learner])},
         eos_ids={agent: tokens[agent].eos_ids for agent in experiment.agents},
-        token_advantages=None,
+        teacher_advantages=None,
         drops_eos=experiment.config.retokenize.eos == "drop",
     )
     keys, limit = list(responses[source].row_keys()), experiment.config.rollout.max_response_tokens
@@ -113,7 +113,7 @@ def pair_probe(
         old_logprobs=None,
         num_sampled_R=None,
     )
-    logprobs = with_agent(experiment, learner, 0, lambda placed: placed.score(row_responses))
+    logprobs, _ = with_agent(experiment, learner, 0, lambda placed: placed.score(row_responses))
     minibatch = centered(objective, minibatch, logprobs)
     first_ratios = bounded_ratios(objective, minibatch, logprobs, update=0)
     last_ratios = bounded_ratios(objective, minibatch, logprobs, update=max(0, num_minibatches(experiment.config) - 1))

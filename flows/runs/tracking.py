@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from flows.planning.plans import Plan, find_plan
 from flows.process import configure_process
+from flows.records.mlflow_address import STATE_FILE, tracking_uri
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import read_progress
 from flows.records.states import CONFIG_FILE, experiment_status
-from flows.records.tracked import mark_open, unsent_experiments
+from flows.records.unsent import mark_unsent, unsent_experiments
 from flows.runs.mlflow_labels import datasets, parameters, tags
 from flows.runs.results import read_final, result_values
 from flows.service.processes import end_with_parent
-from hacpo_core.config.addresses import STATE_FILE, tracking_uri
 from hacpo_core.errors import HacpoError, first_line
 from hacpo_core.evaluation.best import best_texts
 from hacpo_core.evaluation.results import EvaluationResult, read_result
@@ -47,7 +47,7 @@ FINISH_LIMIT_S, LATE_LIMIT_S = 60.0, 900.0
 """longest time that the end of an experiment waits for the store, and that a process waits that only sends"""
 
 
-def store_of(plan: Plan) -> str | None:
+def tracking_address(plan: Plan) -> str | None:
     """Address of the MLflow store, None if tracking is off. Call it before models are loaded, to fail early.
 
     Raises:
@@ -62,14 +62,14 @@ class ExperimentTracking:
 
     def __init__(self, plan: Plan) -> None:
         """Start to open the runs; runs that an earlier process left open are reused."""
-        self._plan, self._uri = plan, store_of(plan)
+        self._plan, self._uri = plan, tracking_address(plan)
         self._copy: _MlflowCopy | None = None
         self._has_news, self._has_ended = threading.Event(), threading.Event()
         self._end: tuple[str, pd.DataFrame | None] | None = None
         self._error = ""
         self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
         if self._uri is not None:
-            mark_open(plan.root)
+            mark_unsent(plan.root)
             self._has_news.set()
             self._thread.start()
 
@@ -276,7 +276,7 @@ def main() -> None:
     for root in unsent_experiments(runs_dir):
         try:
             plan = find_plan(runs_dir, root.name)
-            uri = store_of(plan) or ""
+            uri = tracking_address(plan) or ""
             if uri not in away and not send_late(plan):
                 away.add(uri)  # each call to a silent store takes a while
         except HacpoError as error:  # for example an experiment of another version of hacpo

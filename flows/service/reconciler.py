@@ -37,7 +37,7 @@ from flows.planning.plans import find_plan
 from flows.records.failures import record_failure
 from flows.records.notification import tell_ends_by_cancellation, tell_failure
 from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
-from flows.records.tracked import unsent_experiments
+from flows.records.unsent import unsent_experiments
 from flows.service.experiment_state import state_of
 from flows.service.host import HostWatch, Suspects, Timeouts
 from flows.service.processes import module_command

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from flows.records.mlflow_address import tracking_uri
+from flows.service.gpu_locks import visible_devices
 from flows.service.processes import (
     end_child,
     end_with_parent,
@@ -24,8 +26,6 @@ from flows.service.processes import (
     worker_record,
 )
 from flows.service.server import PrefectServer, client_environment, ensure_server, server_process, shared_server
-from flows.service.slots import visible_devices
-from hacpo_core.config.addresses import tracking_uri
 from hacpo_core.config.threads import SLOTS, usable_cores
 from hacpo_core.errors import EngineError
 

@@ -16,7 +16,7 @@ def check_engines(config: ExperimentConfig) -> None:
     Raises:
         ConfigError: one sentence that names the field, the value, what is expected and the remedy.
     """
-    reason = sampler_of(config.engine).why_not(config)
+    reason = sampler_of(config.engine).why_unfit(config)
     if reason is not None:
         raise ConfigError(reason)
     _check_threads(config)

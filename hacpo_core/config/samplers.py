@@ -79,7 +79,7 @@ class SamplerKind(ABC):
     max_tokens_field: ClassVar[str] = "engine.sampler_options.max_tokens"
     """configuration field of `max_sequence`, for messages"""
 
-    def why_not(self, config: ExperimentConfig) -> str | None:
+    def why_unfit(self, config: ExperimentConfig) -> str | None:
         """Why it cannot work in this configuration, as "field: got ..., expected ...; remedy"; None if it can."""
         return None
 

@@ -38,7 +38,7 @@ class Minibatch:
         old_mean_logprob_B: mean log-probability, nats per token, under the policy that sampled the row, over that
             policy's tokens.
         old_logprobs: float32, nats, for each token of the learner's own rows; empty for foreign rows.
-        token_advantages: float64, the teacher's term of the advantage for each token of own rows; else empty.
+        teacher_advantages: float64, the teacher's term of the advantage for each token of own rows; else empty.
         sampler_logprobs: the sampler's log-probabilities of the same tokens, if the objective corrects; else empty.
         log_center_B: see `LossRows.log_center_B`; set by the learner.
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; `take` keeps it.
@@ -57,7 +57,7 @@ class Minibatch:
     row_weight_B: NDArray[np.float64]
     old_mean_logprob_B: NDArray[np.float64]
     old_logprobs: Ragged
-    token_advantages: Ragged
+    teacher_advantages: Ragged
     sampler_logprobs: Ragged
     log_center_B: NDArray[np.float64] | None = None
     num_own_tokens: int = 0
@@ -85,7 +85,7 @@ class Minibatch:
             keys=tuple(itertools.chain.from_iterable(part.keys for part in parts)),
             tokens=TokenRows.joined([part.tokens for part in parts]),
             old_logprobs=ragged("old_logprobs"),
-            token_advantages=ragged("token_advantages"),
+            teacher_advantages=ragged("teacher_advantages"),
             sampler_logprobs=ragged("sampler_logprobs"),
             **numbers,
         )
@@ -98,7 +98,7 @@ class Minibatch:
             keys=tuple(self.keys[row] for row in at),
             tokens=self.tokens.take(at),
             old_logprobs=self.old_logprobs.take(at),
-            token_advantages=self.token_advantages.take(at),
+            teacher_advantages=self.teacher_advantages.take(at),
             sampler_logprobs=self.sampler_logprobs.take(at),
             log_center_B=None if self.log_center_B is None else self.log_center_B[at],
             **{name: getattr(self, name)[at] for name in _NUMBERS},
@@ -148,7 +148,7 @@ class RowReader:
             responses. The learner's own responses keep the prompt from which they were sampled.
         retokenizers: from each other agent's tokens to the learner's.
         eos_ids: EOS ids of every source.
-        token_advantages: returns the teacher's terms for the learner's tokens of a step; None without teachers.
+        teacher_advantages: returns the teacher's terms for the learner's tokens of a step; None without teachers.
         drops_eos: remove the EOS at the end of own responses, and its log-probability for every source
             (`retokenize.eos: drop`). A response that consists of EOS only keeps it.
     """
@@ -161,7 +161,7 @@ class RowReader:
     prompt_ids: Callable[[str], Sequence[int]]
     retokenizers: Mapping[str, Retokenizer]
     eos_ids: Mapping[str, frozenset[int]]
-    token_advantages: Callable[[int], Ragged] | None
+    teacher_advantages: Callable[[int], Ragged] | None
     drops_eos: bool
 
     def kind(self, step: int, agent: str) -> RowKind:
@@ -255,9 +255,9 @@ def _rows(
         token_ids = shared[-1].token_ids
         is_cut_R = is_cut_R | shared[-1].is_truncated_R
         prompts = [reader.prompt_ids(problem_id) for problem_id in chosen_responses.problem_id]
-    token_advantages = Ragged.from_lengths(np.empty(0), zero_lengths)
-    if is_own and reader.token_advantages is not None:
-        token_advantages = reader.token_advantages(step).take(rows).cut(old_logprobs.lengths)
+    teacher_advantages = Ragged.from_lengths(np.empty(0), zero_lengths)
+    if is_own and reader.teacher_advantages is not None:
+        teacher_advantages = reader.teacher_advantages(step).take(rows).cut(old_logprobs.lengths)
     carried = reader.estimate(step).carried[reader.learner][agent]
     kept_rows = np.flatnonzero((token_ids.lengths > 0) & (old_logprobs.lengths > 0))
     old_logprobs = old_logprobs.take(kept_rows)
@@ -272,7 +272,7 @@ def _rows(
         row_weight_B=np.zeros(len(kept_rows)),
         old_mean_logprob_B=old_logprobs.means(),
         old_logprobs=old_logprobs if is_own else old_logprobs.cut(zero_lengths[kept_rows]),
-        token_advantages=token_advantages.take(kept_rows),
+        teacher_advantages=teacher_advantages.take(kept_rows),
         sampler_logprobs=chosen_responses.logprobs.take(kept_rows).cut(
             old_logprobs.lengths if corrects else zero_lengths[kept_rows]
         ),
@@ -320,7 +320,7 @@ def own_minibatch(
         row_weight_B=np.zeros(num_rows),
         old_mean_logprob_B=old_logprobs.means(),
         old_logprobs=old_logprobs,
-        token_advantages=Ragged.from_lengths(np.empty(0), nothing),
+        teacher_advantages=Ragged.from_lengths(np.empty(0), nothing),
         sampler_logprobs=Ragged.from_lengths(np.empty(0, np.float32), nothing),
     )
     return _weighed(rows, objective, int(tokens.responses.lengths.max()))

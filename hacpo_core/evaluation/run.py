@@ -13,7 +13,7 @@ Shapes: P problem, K sample, R response.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -37,9 +37,8 @@ from hacpo_core.methods.base import SampleSpec
 from hacpo_core.phases.runner import Handle, Phase, Runner
 from hacpo_core.phases.verify import check_scored
 from hacpo_core.phases.with_agent import with_agent
-from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import AnswerStyle, PhaseCost, SamplingLimits
-from hacpo_core.responses import Responses, Verdicts
+from hacpo_core.responses import Verdicts
 
 
 def start_evaluation(
@@ -160,13 +159,9 @@ def evaluate_shard(
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
     limits = _limits(experiment.config, benchmark.config)
     specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
-
-    def sample(placed: PlacedAgent) -> tuple[Responses, PhaseCost]:
-        with experiment.stopwatch(agent) as watch:
-            responses = placed.sample(specs, step=step, purpose="evaluate")
-        return responses, watch.cost(responses.num_tokens)
-
-    responses, cost = with_agent(experiment, agent, step, sample)
+    responses, cost = with_agent(
+        experiment, agent, step, lambda placed: placed.sample(specs, step=step, purpose="evaluate")
+    )
     golds = [spec.problem.gold for spec in specs]
     style = _style(experiment.config, benchmark)
     verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))
@@ -195,7 +190,11 @@ def evaluate_shard(
         "extracted": pyarrow.array(verdicts.extracted, type=pyarrow.string()),
         "reason": verdicts.reason,
     }
-    value = {"digest": digest, "cost": asdict(cost), "num_unscored": num_unscored}
+    value = {
+        "digest": digest,
+        "cost": asdict(replace(cost, num_tokens=responses.num_tokens)),
+        "num_unscored": num_unscored,
+    }
     outputs = {f"{phase}.parquet": table, f"{phase}.json": value}
     experiment.ledger.store.commit(step, phase, outputs)
 

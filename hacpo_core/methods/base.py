@@ -403,7 +403,7 @@ class LossRows:
             of that policy.
         old_logprob_BT: log-probability of each token (nats) under that policy, on own and old rows; 0 on foreign rows,
             whose tokens do not align.
-        token_advantage_BT: added to the advantage of each token, see `Estimator.token_advantage`; None: nothing.
+        teacher_advantage_BT: added to the advantage of each token, see `Estimator.token_advantage`; None: nothing.
         correction_BT: weight of each token, see `Objective.correction`; 1 on foreign rows, None without a correction.
         log_center_B: what `Objective.log_centers` gave for the row's source, nats per token; 0 on own rows, None if the
             objective gives nothing.
@@ -417,7 +417,7 @@ class LossRows:
     weight_B: Tensor
     old_mean_logprob_B: Tensor
     old_logprob_BT: Tensor
-    token_advantage_BT: Tensor | None = None
+    teacher_advantage_BT: Tensor | None = None
     correction_BT: Tensor | None = None
     log_center_B: Tensor | None = None
     trains_BT: Tensor | None = None
@@ -435,10 +435,10 @@ class LossRows:
         return self.advantage_B * self.weight_B
 
     @property
-    def token_advantages_BT(self) -> Tensor:
+    def advantage_BT(self) -> Tensor:
         """Advantage times weight for each token, plus the teacher's term."""
         advantage_BT = self.weighted_advantage_B[:, None].expand_as(self.old_logprob_BT)
-        return advantage_BT if self.token_advantage_BT is None else advantage_BT + self.token_advantage_BT
+        return advantage_BT if self.teacher_advantage_BT is None else advantage_BT + self.teacher_advantage_BT
 
     @property
     def is_foreign_B(self) -> Tensor:
@@ -634,7 +634,7 @@ class Objective(Seam):
 
     @property
     def weighs_tokens(self) -> bool:
-        """Whether it uses per-token inputs: `token_advantage_BT`, `trains_BT`, and `correction_BT` at token level."""
+        """Whether it uses per-token inputs: `teacher_advantage_BT`, `trains_BT`, and `correction_BT` at token level."""
         return False
 
     @property

@@ -70,7 +70,7 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatc
     sources = experiment.sources(agent)
     history = History(
         step=step,
-        problem_ids=tuple(problem.id for problem in experiment.batch(step)),
+        problem_ids=tuple(problem.id for problem in experiment.problems(step)),
         sources=sources,
         num_samples=config.rollout.num_samples,
         seed=config.seed,
@@ -95,7 +95,7 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatc
         prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
         retokenizers={source: experiment.retokenizer(source_tokenizers[source], tokens) for source in sources[1:]},
         eos_ids={source: tokenizer.eos_ids for source, tokenizer in source_tokenizers.items()},
-        token_advantages=taught if estimator.has_teachers else None,
+        teacher_advantages=taught if estimator.has_teachers else None,
         drops_eos=config.retokenize.eos == "drop",
     )
     limit = config.rollout.max_response_tokens

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.with_agent import with_agent
@@ -21,11 +23,15 @@ def checkpoint(experiment: Experiment, step: int, *, best: Collection[int]) -> N
     experiment.ledger.store.sync()  # the steps behind a checkpoint must be on disk before it
     kinds = ("rollout", "update", "objective")
     phases = ["advantage", *(f"{kind}.{agent}" for kind in kinds for agent in experiment.agents)]
+
+    def save(agent: str, folder: Path) -> dict[str, Any]:
+        return with_agent(experiment, agent, step, lambda _: experiment.placement.save(agent, folder))[0]
+
     save_checkpoint(
         experiment.ledger.store.root,
         step,
         experiment.agents,
-        lambda agent, folder: with_agent(experiment, agent, step, lambda _: experiment.placement.save(agent, folder)),
+        save,
         {phase: experiment.ledger.state(step, phase) for phase in phases},
         keep=experiment.config.checkpoint.keep,
         also=frozenset(best),

@@ -47,24 +47,22 @@ def rollout(
     sampled = [row for row, spec in enumerate(specs) if spec.search is None]
     searched = [row for row, spec in enumerate(specs) if spec.search is not None]
 
-    def sample(placed: PlacedAgent) -> Committed[Responses]:
-        with experiment.stopwatch(agent) as watch:
-            responses = placed.sample(specs, step=step, purpose="rollout")
-            if searched:
-                responses = _scored(placed, responses, searched)
-            responses = _with_old_logprobs(experiment, placed, responses, sampled)
-        return Committed(responses, watch.cost(responses.num_tokens), planned_state)
+    def sample(placed: PlacedAgent) -> Responses:
+        responses = placed.sample(specs, step=step, purpose="rollout")
+        if searched:
+            responses = _scored(placed, responses, searched)
+        return _with_old_logprobs(experiment, placed, responses, sampled)
 
+    responses, cost = Responses.none(step, agent), PhaseCost(0.0)
     if specs:
-        batch = with_agent(experiment, agent, step - 1, sample)
-    else:
-        batch = Committed(Responses.none(step, agent), PhaseCost(0.0), planned_state)
-    if not np.isfinite(batch.value.behaviour_logprobs.value_N).all():
+        responses, cost = with_agent(experiment, agent, step - 1, sample)
+    if not np.isfinite(responses.behaviour_logprobs.value_N).all():
         raise EngineError(
             f"step {step}, {agent}: got nan or infinite log-probabilities, expected finite ones; training diverged: "
             "start a new experiment with a lower optimizer.learning_rate or optimizer.max_grad_norm"
         )
-    experiment.ledger.save_rollouts(step, agent, batch, round_index)
+    rollouts = Committed(responses, replace(cost, num_tokens=responses.num_tokens), planned_state)
+    experiment.ledger.save_rollouts(step, agent, rollouts, round_index)
 
 
 def _with_old_logprobs(

@@ -48,33 +48,35 @@ def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Prob
         experiment.ledger.save_taught(step, agent, TaughtBatch(None, no_differences, PhaseCost(0.0)))
         return
     factor = experiment.method.estimate.extrapolation
-    with experiment.stopwatch(teacher) as watch:
-        subtrahend = own_responses.behaviour_logprobs
-        if factor != 1:
-            initial_logprobs = with_agent(
-                experiment, agent, step - 1, lambda placed: placed.score(own_responses, by_reference=True)
-            )
-            subtrahend = Ragged(
-                subtrahend.value_N + (factor - 1) * initial_logprobs.value_N.astype(np.float64), subtrahend.edge
-            )
-        shared = _in_teachers_tokens(experiment, own_responses, teacher)
-        scored_rows = np.flatnonzero((shared.token_ids.lengths > 0) & ~shared.is_truncated_R)
-        scores: Sequence[NDArray[np.float32]] = []
-        if len(scored_rows):
-            prompts, kinds = _teacher_prompts(experiment, scored, agent, teacher)
-            if experiment.method.estimate.max_teacher_prompt_tokens is not None:
-                row_set = set(scored_rows.tolist())
-                prompt = tuple(kind if row in row_set else "" for row, kind in enumerate(kinds))
-            teacher_responses = _with_teacher_prompts(own_responses, prompts, shared).take(scored_rows)
-            scores = list(with_agent(experiment, teacher, step - 1, lambda placed: placed.score(teacher_responses)))
-        scaled_scores = {
-            row: factor * row_scores.astype(np.float64)
-            for row, row_scores in zip(scored_rows.tolist(), scores, strict=True)
-        }
-        difference = _differences(
-            experiment, replace(own_responses, old_logprobs=subtrahend), teacher, shared, scaled_scores
+    subtrahend, costs = own_responses.behaviour_logprobs, list[PhaseCost]()
+    if factor != 1:
+        initial_logprobs, cost = with_agent(
+            experiment, agent, step - 1, lambda placed: placed.score(own_responses, by_reference=True)
         )
-    experiment.ledger.save_taught(step, agent, TaughtBatch(teacher, difference, watch.cost(), prompt))
+        costs.append(cost)
+        subtrahend = Ragged(
+            subtrahend.value_N + (factor - 1) * initial_logprobs.value_N.astype(np.float64), subtrahend.edge
+        )
+    shared = _in_teachers_tokens(experiment, own_responses, teacher)
+    scored_rows = np.flatnonzero((shared.token_ids.lengths > 0) & ~shared.is_truncated_R)
+    scores: Sequence[NDArray[np.float32]] = []
+    if len(scored_rows):
+        prompts, kinds = _teacher_prompts(experiment, scored, agent, teacher)
+        if experiment.method.estimate.max_teacher_prompt_tokens is not None:
+            row_set = set(scored_rows.tolist())
+            prompt = tuple(kind if row in row_set else "" for row, kind in enumerate(kinds))
+        teacher_responses = _with_teacher_prompts(own_responses, prompts, shared).take(scored_rows)
+        logprobs, cost = with_agent(experiment, teacher, step - 1, lambda placed: placed.score(teacher_responses))
+        costs.append(cost)
+        scores = list(logprobs)
+    scaled_scores = {
+        row: factor * row_scores.astype(np.float64)
+        for row, row_scores in zip(scored_rows.tolist(), scores, strict=True)
+    }
+    difference = _differences(
+        experiment, replace(own_responses, old_logprobs=subtrahend), teacher, shared, scaled_scores
+    )
+    experiment.ledger.save_taught(step, agent, TaughtBatch(teacher, difference, PhaseCost.total(costs), prompt))
 
 
 def _in_teachers_tokens(experiment: Experiment, responses: Responses, teacher: str) -> SharedResponses:

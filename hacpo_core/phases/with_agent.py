@@ -10,6 +10,7 @@ from hacpo_core.errors import AgentLostError
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.apply_update import apply_update
 from hacpo_core.placement.base import PlacedAgent
+from hacpo_core.records import PhaseCost
 
 MAX_RESTARTS = 2
 """restarts of the agent's process in a phase, which fails if the process dies once more"""
@@ -17,8 +18,10 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[[PlacedAgent], Result]) -> Result:
-    """Result of `work` on an agent that has the weights of this version.
+def with_agent(
+    experiment: Experiment, agent: str, version: int, work: Callable[[PlacedAgent], Result]
+) -> tuple[Result, PhaseCost]:
+    """Result and cost of `work` on an agent that has the weights of this version; to get it there is not counted.
 
     If necessary, the agent is restored from a checkpoint and the stored rollouts. If its process dies meanwhile, it is
     started again and `work` is repeated.
@@ -30,7 +33,10 @@ def with_agent(experiment: Experiment, agent: str, version: int, work: Callable[
     for restarts in range(MAX_RESTARTS + 1):
         try:
             with experiment.placement.turn(agent):
-                return work(experiment.placement.agent_at(agent, version, replay=replay))
+                placed = experiment.placement.agent_at(agent, version, replay=replay)
+                with experiment.stopwatch(agent) as watch:
+                    result = work(placed)
+                return result, watch.cost()
         except AgentLostError as error:
             if restarts == MAX_RESTARTS:
                 raise

@@ -49,5 +49,7 @@ def joint(
         baseline, advantage_LPAG = GroupEstimator(**fields).advantages(rewards)
         weight_LA = torch.ones(num_agents, num_agents, dtype=torch.float64)
     else:
-        baseline, advantage_LPAG, weight_LA = CapabilityEstimator(**fields).advantages(rewards, ratio_AA)
+        estimator = CapabilityEstimator(**fields)
+        baseline, advantage_LPAG = estimator.advantages(rewards, ratio_AA)
+        weight_LA = estimator.weights(ratio_AA)
     return Joint(torch.stack(list(advantage_LPAG)), weight_LA, baseline)

@@ -44,7 +44,7 @@ class OwnEngine(SamplerKind):
     title = "the engine"
     asleep_gib = 1.0
 
-    def why_not(self, config: ExperimentConfig) -> str | None:
+    def why_unfit(self, config: ExperimentConfig) -> str | None:
         is_short = self.max_tokens is not None and self.max_tokens < config.rollout.max_response_tokens
         return f"{OPTION}.max_tokens: got {self.max_tokens}; raise it" if is_short else None
 

@@ -106,7 +106,7 @@ def batch_of(
         prompt_ids=lambda problem_id: [(5,), (6, 6)][int(problem_id)],
         retokenizers={str(other): retokenizer},
         eos_ids={str(j): frozenset({eos_of(name)}) for j, name in enumerate(names)},
-        token_advantages=None,
+        teacher_advantages=None,
         drops_eos=eos == "drop",
     )
     keys = [[RowKey(1, str(j), str(p), i) for j, p, i in piece] for piece in slots(learner, other, num_minibatches)]
@@ -375,7 +375,7 @@ def test_rows_of_an_earlier_step_are_old_and_carry_what_they_carried_then() -> N
         prompt_ids=lambda _: (),
         retokenizers={},
         eos_ids={"0": frozenset({eos_of(names[0])})},
-        token_advantages=None,
+        teacher_advantages=None,
         drops_eos=False,
     )
     keys = [[RowKey(2, "0", "0", 0), RowKey(1, "0", "1", 1)]]

@@ -81,7 +81,7 @@ class Row:
     old_mean_logprob: float
     old_logprobs: tuple[float, ...] | None
     sampler_logprobs: tuple[float, ...] = ()
-    token_advantages: tuple[float, ...] = ()
+    teacher_advantages: tuple[float, ...] = ()
 
 
 def token_rows(rows: Sequence[Request | Row]) -> TokenRows:
@@ -119,7 +119,7 @@ def minibatch(rows: Sequence[Row], objective: Objective, *, max_tokens: int = 8)
         row_weight_B=weight_B.numpy(),
         old_mean_logprob_B=np.array([row.old_mean_logprob for row in rows]),
         old_logprobs=Ragged.of([row.old_logprobs or () for row in rows], np.float32),
-        token_advantages=Ragged.of([row.token_advantages for row in rows], np.float64),
+        teacher_advantages=Ragged.of([row.teacher_advantages for row in rows], np.float64),
         sampler_logprobs=Ragged.of([row.sampler_logprobs for row in rows], np.float32),
         num_own_tokens=sum(len(row.response_ids) for row in rows if row.is_own),
     )

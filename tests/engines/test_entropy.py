@@ -133,7 +133,7 @@ def test_only_tokens_with_the_highest_entropy_train() -> None:
         return weights(model) - weights(small_model())
 
     chosen = [
-        replace(row, advantage=0.0, token_advantages=tuple(row.advantage * (found >= threshold)))
+        replace(row, advantage=0.0, teacher_advantages=tuple(row.advantage * (found >= threshold)))
         for row, found in zip(rows, entropy, strict=True)
     ]
     found = change(replace(GRPO, top_entropy_share=0.3), rows)

@@ -75,7 +75,7 @@ def test_token_advantages_add_to_that_of_the_row(method: Objective) -> None:
             replace(
                 row,
                 advantage=advantage,
-                token_advantages=tuple(added[t % len(added)] for t in range(len(row.response_ids))) if added else (),
+                teacher_advantages=tuple(added[t % len(added)] for t in range(len(row.response_ids))) if added else (),
             )
             for row in rows
         ]

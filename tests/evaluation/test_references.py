@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 
 from flows.planning.plans import Plan
 from flows.records.progress import read_progress
-from flows.runs.build import open_experiment
 from flows.runs.display import format_table
 from flows.runs.experiment import run_experiment
+from flows.runs.opening import open_experiment
 from flows.runs.results import result_values
 from hacpo_core.config import digest_of
 from hacpo_core.config.identity import identity_fields

@@ -14,9 +14,9 @@ import yaml
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
-from flows.runs.build import open_experiment
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
+from flows.runs.opening import open_experiment
 from flows.runs.samples import benchmark_samples
 from hacpo_core.config import digest_of
 from hacpo_core.errors import ConfigError, StoreError, VerificationError

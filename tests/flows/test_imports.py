@@ -56,7 +56,7 @@ def test_commands_that_train_nothing_are_light_and_a_grid_that_is_only_shown_dra
 
 def test_first_sampling_waits_for_no_package_that_it_does_not_need() -> None:
     code = "import flows.runs.experiment; assert not loaded('mlflow', 'prefect')\n"
-    code += "import flows.runs.runner; assert not loaded('mlflow')\n"
+    code += "import flows.runs.flow; assert not loaded('mlflow')\n"
     code += f"import flows.records.mlflow_store; assert len(loaded(*{HEAVY})) == {len(HEAVY)}"  # what is loaded is seen
     run(code)
 

@@ -13,8 +13,8 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.runs.build import open_experiment
 from flows.runs.experiment import run_experiment
+from flows.runs.opening import open_experiment
 from hacpo_core.config import EngineConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
@@ -73,7 +73,7 @@ def test_advantages_of_a_teacher_do_not_depend_on_padding() -> None:
         advantage_N = Distilled().token_advantage(np.sin(np.arange(sum(lengths))))
         parts = np.split(advantage_N, np.cumsum(lengths)[:-1])
         taught = [
-            replace(row, advantage=0.0, token_advantages=tuple(part)) for row, part in zip(rows, parts, strict=True)
+            replace(row, advantage=0.0, teacher_advantages=tuple(part)) for row, part in zip(rows, parts, strict=True)
         ]
         run(learner_of(model, engine=engine, **LINEAR), [taught], GRPO)
         return weights(model) - weights(small_model())
@@ -144,10 +144,10 @@ def test_extrapolation_adds_the_teachers_difference_from_the_learners_initial_mo
     assert np.abs(one[is_asked]).max() > 0.1
     with open_experiment(further) as (x, _):
         own = x.ledger.rollouts(3, "qwen").value
-        initial = with_agent(x, "qwen", 2, lambda placed: placed.score(own, by_reference=True))
-        now = with_agent(x, "qwen", 2, lambda placed: placed.score(own))
+        initial, _ = with_agent(x, "qwen", 2, lambda placed: placed.score(own, by_reference=True))
+        now, _ = with_agent(x, "qwen", 2, lambda placed: placed.score(own))
         first = x.ledger.rollouts(1, "qwen").value
-        again = with_agent(x, "qwen", 2, lambda placed: placed.score(first, by_reference=True))
+        again, _ = with_agent(x, "qwen", 2, lambda placed: placed.score(first, by_reference=True))
     assert np.abs(now.value_N - initial.value_N).max() > 1e-2, "the learner has moved"
     np.testing.assert_allclose(again.value_N, first.behaviour_logprobs.value_N, atol=1e-4)  # its reference has not
 

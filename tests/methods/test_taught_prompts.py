@@ -12,8 +12,8 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.runs.build import open_experiment
 from flows.runs.experiment import run_experiment
+from flows.runs.opening import open_experiment
 from hacpo_core.config.counts import longest_sequence, longest_taught
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import ConfigError, MethodError

@@ -12,11 +12,11 @@ from typing import Any
 
 from flows.planning.plans import Plan, find_plan
 from flows.records.files import experiment_ids
+from flows.records.mlflow_address import STATE_FILE
 from flows.records.states import experiment_status
-from flows.records.tracked import unsent_experiments
+from flows.records.unsent import unsent_experiments
 from flows.service.schedule import Schedule
 from flows.service.server import find_server
-from hacpo_core.config.addresses import STATE_FILE
 from hacpo_core.errors import StoreError
 from hacpo_core.store.lock import is_locked
 from tests.experiments_outcome import mlflow_points, outcome

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from flows.planning.compose import compose
-from flows.runs.build import rewards_of
+from flows.runs.opening import rewards_of
 from hacpo_core.errors import ConfigError, MethodError, VerificationError
 from hacpo_core.records import Gold, Message, Problem, RowKey, Verdict
 from hacpo_core.verify.pool import VerifierPool

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from dashboards.models.grids.cells import StatusOf
-from dashboards.models.grids.training import AgentEvaluations, Point, last_of, path_of, trained_of
+from dashboards.models.grids.evaluations import AgentEvaluations, Point, evaluations_of, last_of, path_of
 from experiments.published.tables import AVERAGE, BEFORE
 from experiments.report.cells import Variant
 from experiments.report.statistics import Summary, paired_t, summarize
@@ -71,7 +71,7 @@ class Comparer:
     """Compares the methods on one pair of a grid; reads the evaluations and compares them once.
 
     Attributes:
-        trained: evaluations of every cell, by method, label, seed and agent.
+        evaluations: of every cell, by method, label, seed and agent.
         benchmarks: those of the grid that were evaluated; all that were, if it names none of them.
         others: evaluated benchmarks that the grid does not compare.
     """
@@ -85,9 +85,9 @@ class Comparer:
             seeds.setdefault(Variant(cell.method, cell.label), set()).add(cell.seed)
         self._variants = tuple(seeds)
         self._seeds = {variant: sorted(variant_seeds) for variant, variant_seeds in seeds.items()}
-        self.trained = {self._key(cell): trained_of(cell, status_of) for cell in self._cells}
+        self.evaluations = {self._key(cell): evaluations_of(cell, status_of) for cell in self._cells}
         self._finals, self._curve = cache(self._finals_of), cache(self._curve_of)
-        evaluations = [evaluation for trained in self.trained.values() for evaluation in trained.evaluations]
+        evaluations = [evaluation for run in self.evaluations.values() for evaluation in run.evaluations]
         benchmarks = dict.fromkeys(evaluation.benchmark for evaluation in evaluations)
         self.benchmarks = tuple(name for name in record.benchmarks if name in benchmarks) or tuple(benchmarks)
         self.others = tuple(name for name in benchmarks if name not in self.benchmarks)
@@ -99,8 +99,8 @@ class Comparer:
 
     def _of(self, variant: Variant, seed: int, agents: Sequence[str]) -> list[AgentEvaluations] | None:
         """Evaluations of these agents; None if one is missing."""
-        trained = [self.trained.get((variant.method, variant.label, seed, agent)) for agent in agents]
-        return [run for run in trained if run is not None] if None not in trained else None
+        runs = [self.evaluations.get((variant.method, variant.label, seed, agent)) for agent in agents]
+        return [run for run in runs if run is not None] if None not in runs else None
 
     @cached_property
     def comparison(self) -> Comparison:
@@ -248,7 +248,7 @@ class Comparer:
         A grid's own are often evaluated only before and after training.
         """
         steps = {
-            name: {e.step for run in self.trained.values() for e in run.evaluations if e.benchmark == name}
+            name: {e.step for run in self.evaluations.values() for e in run.evaluations if e.benchmark == name}
             for name in (*self.benchmarks, *self.others)
         }
         return max(steps, key=lambda name: len(steps[name]), default="")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pandas as pd
 
 from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
-from dashboards.models.grids.training import Point
+from dashboards.models.grids.evaluations import Point
 from dashboards.models.grids.verdicts import Answer
 from experiments.look import charts
 from experiments.look.charts import Chart

@@ -150,7 +150,7 @@ def _compare_pair(
     if all(map(operator.is_, statuses, earlier.statuses)):
         return earlier
     comparer = Comparer(record, pair, status_of)
-    return _Pair(statuses, earlier.comparer if comparer.trained == earlier.comparer.trained else comparer)
+    return _Pair(statuses, earlier.comparer if comparer.evaluations == earlier.comparer.evaluations else comparer)
 
 
 @dataclass(frozen=True, slots=True)

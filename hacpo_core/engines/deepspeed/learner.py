@@ -35,7 +35,7 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.deepspeed.settings import zero_settings
 from hacpo_core.engines.deepspeed.zero_state import ZeroState
-from hacpo_core.engines.learning.learner import BaseLearner, OptimizerStep, Totals, own_and_cross
+from hacpo_core.engines.learning.learner import BaseLearner, OptimizerStep, PassTotals, own_and_cross
 from hacpo_core.engines.learning.optimizer import adamw
 from hacpo_core.engines.learning.outcomes import RowOutcomes
 from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
@@ -203,17 +203,17 @@ class DeepspeedLearner(BaseLearner):
         num_before = sum(len(part) for part in rows_of_ranks[: self._rank])
         return self.logprobs(TokenRows.joined(rows_of_ranks)).take(range(num_before, num_before + len(rows)))
 
-    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> PassTotals:
         shares = self._deal(rows.tokens)
         share = np.array(shares[self._rank], dtype=np.int64)
         totals = super().accumulate(rows.take(share), objective, update)
         for _ in range(self._missing_passes(rows.tokens, shares)):
             self.backward(self._score_nothing())
         share_totals = replace(totals, outcomes=replace(totals.outcomes, row_B=share[totals.outcomes.row_B]))
-        parts: list[Totals] = all_ranks(share_totals)
+        parts: list[PassTotals] = all_ranks(share_totals)
         outcomes = RowOutcomes.joined([part.outcomes for part in parts])
         order = [row for group in self._passes(rows.tokens) for row in group]  # in one process's order
-        return Totals(
+        return PassTotals(
             own_objective=sum(part.own_objective for part in parts),
             cross_objective=sum(part.cross_objective for part in parts),
             outcomes=outcomes.take(np.argsort(outcomes.row_B)[order]),
@@ -253,7 +253,7 @@ class DeepspeedLearner(BaseLearner):
                     total += gradient
 
         share = self._deal(rows.tokens)[self._rank]
-        self.pass_over(rows.take(share), objective, update, self._whole_head, add)
+        self.run_passes(rows.take(share), objective, update, self._whole_head, add)
         for total in sums.values():
             dist.all_reduce(total)
         return sums

@@ -52,7 +52,7 @@ COSINE_CHUNK = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class PassTotals:
     """J_homo and J_hete of some rows, and the measurements of each row, in the order of the passes.
 
     In J_hete, rows whose gradient clipping set to 0 count as 0.
@@ -63,8 +63,8 @@ class Totals:
     outcomes: RowOutcomes
 
     @classmethod
-    def joined(cls, parts: Sequence[Totals], row_B: Sequence[NDArray[np.int64]]) -> Totals:
-        """Totals of a mini-batch from those of parts of it, whose rows are at `row_B`."""
+    def joined(cls, parts: Sequence[PassTotals], row_B: Sequence[NDArray[np.int64]]) -> PassTotals:
+        """PassTotals of a mini-batch from those of parts of it, whose rows are at `row_B`."""
         outcomes = [
             replace(part.outcomes, row_B=at_B[part.outcomes.row_B]) for part, at_B in zip(parts, row_B, strict=True)
         ]
@@ -280,7 +280,7 @@ class BaseLearner(ABC):
             return np.ones(len(rows), bool)
         has_own_terms = objective.kl_coef > 0 or objective.has_entropy_bonus
         has_terms_B = (rows.kind_B != RowKind.FOREIGN) if has_own_terms else np.zeros(len(rows), bool)
-        has_teacher_B = rows.token_advantages.lengths > 0
+        has_teacher_B = rows.teacher_advantages.lengths > 0
         trains_B: NDArray[np.bool_] = (rows.advantage_B != 0.0) | has_terms_B | has_teacher_B
         return trains_B
 
@@ -311,26 +311,26 @@ class BaseLearner(ABC):
         own_B = np.flatnonzero(rows.kind_B == RowKind.OWN)
         return rows.with_old_logprobs(own_B, self.logprobs(rows.tokens.take(own_B))) if len(own_B) else rows
 
-    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> PassTotals:
         """Add the gradient of minus the objective of these rows."""
-        return self.pass_over(rows, objective, update, self.head, lambda value: self.backward(-value))
+        return self.run_passes(rows, objective, update, self.head, lambda value: self.backward(-value))
 
-    def _accumulate_apart(self, rows: Minibatch, objective: Objective, update: int) -> Totals:
+    def _accumulate_apart(self, rows: Minibatch, objective: Objective, update: int) -> PassTotals:
         """As `accumulate`, but this step's own rows have passes without other rows, as `_with_own_old` scores them."""
         is_own_B = rows.kind_B == RowKind.OWN
         parts_B = [np.flatnonzero(is_own_B), np.flatnonzero(~is_own_B)]
         if not all(map(len, parts_B)):
             return self.accumulate(rows, objective, update)
-        return Totals.joined([self.accumulate(rows.take(part_B), objective, update) for part_B in parts_B], parts_B)
+        return PassTotals.joined([self.accumulate(rows.take(part_B), objective, update) for part_B in parts_B], parts_B)
 
-    def pass_over(
+    def run_passes(
         self,
         rows: Minibatch,
         objective: Objective,
         update: int,
         head: Head,
         differentiate: Callable[[Tensor], None],
-    ) -> Totals:
+    ) -> PassTotals:
         """Call `differentiate` with the objective of each micro-batch of these rows."""
         own_value = cross_value = 0.0
         outcomes = [RowOutcomes.none()]
@@ -343,7 +343,7 @@ class BaseLearner(ABC):
             own_value += float(value_B.detach().where(~is_foreign_B, 0.0).sum())
             cross_value += float(value_B.detach().where(is_foreign_B & (columns["stopped_share"] < 1.0), 0.0).sum())
             outcomes.append(_outcomes(positions, columns, update))
-        return Totals(own_value, cross_value, RowOutcomes.joined(outcomes))
+        return PassTotals(own_value, cross_value, RowOutcomes.joined(outcomes))
 
     def _values(
         self, rows: Minibatch, scores: TokenScores, objective: Objective, update: int
@@ -466,7 +466,7 @@ def own_and_cross(rows: Minibatch) -> tuple[Minibatch, Minibatch]:
 
 
 def _minibatch_outcome(
-    update: int, minibatch: Minibatch, rows: Minibatch, totals: Totals, step: OptimizerStep, cosine: float | None
+    update: int, minibatch: Minibatch, rows: Minibatch, totals: PassTotals, step: OptimizerStep, cosine: float | None
 ) -> MinibatchOutcome:
     """The outcome of a mini-batch of which `rows` were trained on."""
     return MinibatchOutcome(

@@ -75,7 +75,7 @@ class TorchLearner(BaseLearner):
 
     def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
         self._zero_gradients()
-        self.pass_over(rows, objective, update, self.head, self.backward)
+        self.run_passes(rows, objective, update, self.head, self.backward)
         summed = self.masters if self._sums_in_fp32 else self.trainable
         return {n: p.grad for n, p in summed.items() if p.grad is not None}
 

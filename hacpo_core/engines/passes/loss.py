@@ -46,10 +46,10 @@ def loss_rows(
     kind_B = torch.from_numpy(minibatch.kind_B).to(device)
     has_old_BT = mask_BT & (kind_B != RowKind.FOREIGN)[:, None]
     old_BT = padded(column(minibatch.old_logprobs.value_N), has_old_BT)
-    correction_BT = token_advantage_BT = None
-    if len(minibatch.token_advantages.value_N):
-        has_teacher_B = torch.from_numpy(minibatch.token_advantages.lengths > 0).to(device)
-        token_advantage_BT = padded(column(minibatch.token_advantages.value_N), mask_BT & has_teacher_B[:, None])
+    correction_BT = teacher_advantage_BT = None
+    if len(minibatch.teacher_advantages.value_N):
+        has_teacher_B = torch.from_numpy(minibatch.teacher_advantages.lengths > 0).to(device)
+        teacher_advantage_BT = padded(column(minibatch.teacher_advantages.value_N), mask_BT & has_teacher_B[:, None])
     if objective.correction != "none":
         sampler_BT = padded(column(minibatch.sampler_logprobs.value_N), has_old_BT)
         weight_BT = objective.correction_weights(old_BT, sampler_BT, mask_BT)
@@ -62,7 +62,7 @@ def loss_rows(
         weight_B=column(minibatch.weight_B),
         old_mean_logprob_B=column(minibatch.old_mean_logprob_B),
         old_logprob_BT=old_BT,
-        token_advantage_BT=token_advantage_BT,
+        teacher_advantage_BT=teacher_advantage_BT,
         correction_BT=correction_BT,
         log_center_B=None if minibatch.log_center_B is None else column(minibatch.log_center_B),
     )

@@ -22,7 +22,7 @@ class VllmKind(SamplerKind):
     num_gpus_field = "engine.vllm.tensor_parallel_size"
     max_tokens_field = "engine.vllm.max_model_tokens"
 
-    def why_not(self, config: ExperimentConfig) -> str | None:
+    def why_unfit(self, config: ExperimentConfig) -> str | None:
         """Memory share, narrowed sampling, and what one process can hold."""
         vllm, rollout, share = config.engine.vllm, config.rollout, config.engine.vllm.memory_share
         if share != AUTO and not (isinstance(share, float | int) and 0 < share <= 1):

@@ -145,8 +145,8 @@ class CapabilityEstimator(Estimator):
             smoothed_A, floor=self.floor, min_ratio=self.lowest_ratio, max_ratio=self.highest_ratio
         )
 
-    def advantages(self, rewards: Rectangle, ratio_AA: Tensor) -> tuple[Baseline, Sequence[Tensor], Tensor]:
-        """Each agent's baseline, the advantages of all responses for each learner, and weight_LA, w[j, k] of Eq. 10."""
+    def advantages(self, rewards: Rectangle, ratio_AA: Tensor) -> tuple[Baseline, Sequence[Tensor]]:
+        """Each agent's baseline, and the advantages of all responses for each learner."""
         groups, equations = (rewards.reward_PAG, rewards.counts_PAG), algo.advantages
         if self.baseline == "capability":
             baseline = equations.capability_baseline(*groups, ratio_AA)
@@ -154,13 +154,15 @@ class CapabilityEstimator(Estimator):
                 baseline = equations.guard_binary(baseline, *groups)
         else:
             baseline = (equations.own_baseline if self.baseline == "own" else equations.pooled_baseline)(*groups)
-        rows, agents = (rewards.shaped_PAG, rewards.is_scored_PAG), range(len(ratio_AA))
+        rows, learners = (rewards.shaped_PAG, rewards.is_scored_PAG), range(len(ratio_AA))
         if self.cross_baseline == "learner":
-            advantage_LPAG = [equations.standardise(*rows, baseline.of_agent(k)) for k in agents]
-        else:
-            advantage_LPAG = [equations.standardise(*rows, baseline)] * len(agents)
+            return baseline, [equations.standardise(*rows, baseline.of_agent(k)) for k in learners]
+        return baseline, [equations.standardise(*rows, baseline)] * len(learners)
+
+    def weights(self, ratio_AA: Tensor) -> Tensor:
+        """weight_LA, w[j, k] of Eq. 10: of each agent's responses for each learner; 1 for its own."""
         weight_LA = ratio_AA.T.clone() if self.cross_weight == "capability" else ratio_AA.new_ones(ratio_AA.shape)
-        return baseline, advantage_LPAG, weight_LA.fill_diagonal_(1.0)
+        return weight_LA.fill_diagonal_(1.0)
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages and weights, and the window after this step."""
@@ -169,7 +171,7 @@ class CapabilityEstimator(Estimator):
         window = self.window_of(scored, batch_A, state)
         smoothed_A = algo.capability.windowed_capability(np.array([window[k] for k in agents]).T)
         ratios = self.ratios(smoothed_A, scored.step)
-        baseline, advantage_LPAG, weight_LA = self.advantages(rewards, ratios.ratio_AA)
+        baseline, advantage_LPAG = self.advantages(rewards, ratios.ratio_AA)
         if ratios.num_floored or ratios.num_clipped or baseline.num_guarded:
             message = "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded"
             _log.info(message, scored.step, ratios.num_floored, ratios.num_clipped, baseline.num_guarded)
@@ -186,6 +188,6 @@ class CapabilityEstimator(Estimator):
             "capability/num_clipped": float(ratios.num_clipped),
             "advantage/num_guarded": float(baseline.num_guarded),
         }
-        estimate = estimate_of(scored, rewards, baseline, advantage_LPAG, weight_LA=weight_LA)
+        estimate = estimate_of(scored, rewards, baseline, advantage_LPAG, weight_LA=self.weights(ratios.ratio_AA))
         figures = {k: {**estimate.figures[k], **figures[k]} for k in agents}
         return replace(estimate, figures=figures, run_figures=run_figures), {"window": window}

@@ -31,5 +31,5 @@ class Cispo(TokenLevel):
         """Surrogate of own rows. Clipping stops no token's gradient."""
         bounds = algo.clipping.Bounds(self.ratio_floor, self.ratio_ceiling)
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
-        value_BT = algo.objectives.detached_ratio_surrogate(logprob_BT, ratio_BT, rows.token_advantages_BT, bounds)
+        value_BT = algo.objectives.detached_ratio_surrogate(logprob_BT, ratio_BT, rows.advantage_BT, bounds)
         return self.summed(rows, logprob_BT, value_BT, rows.mask_BT.new_zeros(rows.mask_BT.shape), bounds)

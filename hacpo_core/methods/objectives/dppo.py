@@ -42,7 +42,7 @@ class Dppo(TokenLevel):
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """Surrogate of own rows."""
-        equations, advantage_BT = algo.objectives, rows.token_advantages_BT
+        equations, advantage_BT = algo.objectives, rows.advantage_BT
         divergence = equations.total_variation if self.divergence == "tv" else equations.binary_kl
         is_trusted_BT = equations.is_trusted(
             logprob_BT.detach() - rows.old_logprob_BT,

@@ -33,7 +33,7 @@ class Sapo(TokenLevel):
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
         value_BT = algo.objectives.gated_surrogate(
             ratio_BT,
-            rows.token_advantages_BT,
+            rows.advantage_BT,
             positive=self.positive_temperature,
             negative=self.negative_temperature,
         )

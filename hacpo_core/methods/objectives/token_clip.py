@@ -39,7 +39,7 @@ class TokenClip(TokenLevel):
         clipping = algo.clipping
         bounds = clipping.own_bounds(low=self.token_low, high=self.token_high)
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
-        advantage_BT = rows.token_advantages_BT
+        advantage_BT = rows.advantage_BT
         stopped_BT = clipping.is_stopped(ratio_BT, advantage_BT, bounds, is_pessimistic=True)
         if self.dual_clip is None:
             value_BT = clipping.clipped_surrogate(ratio_BT, advantage_BT, bounds, is_pessimistic=True)

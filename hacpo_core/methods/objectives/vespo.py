@@ -41,6 +41,6 @@ class Vespo(TokenLevel):
         weight_B = gamma(log_ratio_B, power=self.positive_power, decay=self.positive_decay).where(
             is_good_B, gamma(log_ratio_B, power=self.negative_power, decay=self.negative_decay)
         )
-        value_BT = weight_B[:, None] * rows.token_advantages_BT * logprob_BT
+        value_BT = weight_B[:, None] * rows.advantage_BT * logprob_BT
         stopped_BT = rows.mask_BT.new_zeros(rows.mask_BT.shape)
         return self.summed(rows, logprob_BT, value_BT, stopped_BT, algo.clipping.UNBOUNDED)

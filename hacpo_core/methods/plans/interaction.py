@@ -45,12 +45,8 @@ class Interaction(EveryProblem):
     )
 
     reads_partners = True
-
-    @property
-    def num_rounds(self) -> int:
-        """Two: first without, then with quotations."""
-        return 2
-
+    num_rounds = 2
+    """first without, then with quotations"""
     changes_prompts = True
 
     def why_unfit(self, *, num_samples: int) -> str | None:

@@ -69,7 +69,7 @@ def exact() -> torch.Tensor:
             if parameter.grad is not None:
                 sums[name] += parameter.grad.double()
 
-    learner.pass_over(minibatch(rows(), WIDE), WIDE, 0, learner.head, add)
+    learner.run_passes(minibatch(rows(), WIDE), WIDE, 0, learner.head, add)
     gradient = torch.cat([sums[name].flatten() for name in sorted(sums)])
     # AdamW's first step from LINEAR: rate * m / (sqrt(v) + epsilon), with m = g and v = g^2.
     return -LINEAR["learning_rate"] * gradient / (gradient.abs() + LINEAR["epsilon"])

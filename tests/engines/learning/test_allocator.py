@@ -14,7 +14,7 @@ import torch
 
 from flows.planning.compose import compose
 from flows.planning.plans import plan
-from flows.runs.build import open_experiment
+from flows.runs.opening import open_experiment
 from hacpo_core.config import EngineConfig, VllmConfig
 from hacpo_core.engines.learning import allocator
 from hacpo_core.engines.learning.allocator import EXPANDABLE, VARIABLE, use_expandable_segments

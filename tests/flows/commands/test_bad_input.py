@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 from flows.cli import main
 from flows.planning.compose import compose
 from flows.planning.plans import check_contents, find_plan, plan, save_plan, why_alone
-from flows.runs.build import open_experiment
+from flows.runs.opening import open_experiment
 from hacpo_core.config import TinyModelConfig
 from hacpo_core.engines.models.loading import load_tokenizer
 from hacpo_core.errors import ConfigError, DataError, ModelError, StoreError

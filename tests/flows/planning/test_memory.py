@@ -282,7 +282,7 @@ def test_gpu_that_is_here_counts_where_it_has_less_than_is_configured(
     program.write_text(f"#!/bin/sh\necho '{listed}'\n" if listed else "#!/bin/sh\nexit 9\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    # A process that has asked CUDA can choose no GPU of its own any more (flows/service/slots.py).
+    # A process that has asked CUDA can choose no GPU of its own any more (flows/service/gpu_locks.py).
     monkeypatch.setattr(torch.cuda, "_lazy_init", None)
     memory.min_gpu_gib.cache_clear()
     try:

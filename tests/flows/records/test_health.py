@@ -12,13 +12,13 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
+from flows.records.mlflow_address import STATE_FILE
 from flows.records.progress import PROGRESS_FILE, Progress, read_progress
 from flows.records.runlog import read_log
 from flows.records.watcher import Watcher
 from flows.runs.display import JsonWatcher, TerminalWatcher
 from flows.runs.experiment import run_experiment
-from flows.runs.tracking import store_of
-from hacpo_core.config.addresses import STATE_FILE
+from flows.runs.tracking import tracking_address
 from hacpo_core.phases import metrics
 from hacpo_core.phases.health import Finding, findings_of
 from hacpo_core.phases.runner import DirectRunner
@@ -124,7 +124,7 @@ def test_mlflow_has_a_tag_with_the_findings_that_hold(cut_plan: Callable[..., Pl
 
     def tag() -> str:
         run = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))["run"]
-        return str(MlflowClient(store_of(planned)).get_run(run).data.tags["hacpo.health"])
+        return str(MlflowClient(tracking_address(planned)).get_run(run).data.tags["hacpo.health"])
 
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), _Remembers(4))

@@ -20,8 +20,8 @@ from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.mlflow_store import prepare_store
 from flows.records.notes import Notes, write_notes
-from flows.records.tracked import is_open, reopen, unsent_experiments
 from flows.records.tracker import STEP_METRIC, Tracker
+from flows.records.unsent import has_unsent, mark_changed, unsent_experiments
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
@@ -79,13 +79,13 @@ def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracke
 
 def test_notes_kept_after_the_end_reach_mlflow_with_the_next_sending(tracked: tuple[Plan, MlflowClient]) -> None:
     planned, client = tracked
-    assert not is_open(planned.root)
+    assert not has_unsent(planned.root)
     write_notes(planned.root, Notes(["seed-check", "old"], "diverges *late*", is_archived=True))
     assert planned.root in unsent_experiments(Path(planned.config.runtime.runs_dir)), "the reconciler sees it"
     run = json.loads((planned.root / "mlflow.json").read_text(encoding="utf-8"))["run"]
 
     def noted() -> dict[str, str]:
-        assert send_late(planned) and not is_open(planned.root)
+        assert send_late(planned) and not has_unsent(planned.root)
         tags = client.get_run(run).data.tags
         return {name: tags[name] for name in ("hacpo.tags", "hacpo.archived", "mlflow.note.content")}
 
@@ -284,10 +284,10 @@ def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
     run_experiment(planned, DirectRunner())
     assert (planned.root / "result.json").exists()
     assert "not all was sent to MLflow" in caplog.text
-    assert is_open(planned.root)
+    assert has_unsent(planned.root)
     monkeypatch.undo()
     assert send_late(planned)
-    assert not is_open(planned.root)
+    assert not has_unsent(planned.root)
     sent = mlflow_points(Path(planned.config.runtime.runs_dir) / "mlflow.db")
     assert sent == mlflow_points(Path(undisturbed.config.runtime.runs_dir) / "mlflow.db")
     assert set(sent.values()) == {1}
@@ -320,7 +320,7 @@ def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Cal
 
     taken_up = GridRecord("table7", "Table 7", "plain", cells=[replace(cell, pair="tiny_size")])
     assert save_grid(runs_dir, taken_up) == {alone.id}, "a grid that reuses it has its id"
-    reopen(alone.root)
+    mark_changed(alone.root)
     assert send_late(alone)
     members = dict.fromkeys(("pair.tiny", "pair.tiny_size", "grid.table1", "grid.table7"), "true")
     assert find()[0].data.tags.items() >= {"pair": "tiny, tiny_size", **members}.items()

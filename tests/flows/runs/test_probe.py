@@ -46,7 +46,7 @@ def minibatch_of(advantages: Sequence[float]) -> tuple[Minibatch, Ragged]:
         row_weight_B=np.ones(num_rows),
         old_mean_logprob_B=np.full(num_rows, -1.0),
         old_logprobs=nothing,
-        token_advantages=nothing,
+        teacher_advantages=nothing,
         sampler_logprobs=nothing,
     )
     scored = Ragged.of([[-1.5 + log_ratio, -0.5 + log_ratio] for log_ratio in LOG_RATIOS[:num_rows]], np.float64)

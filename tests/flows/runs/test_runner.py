@@ -39,7 +39,7 @@ root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
 from flows.planning.plans import find_plan
 from flows.runs import runner
-from flows.runs.runner import run_with_prefect
+from flows.runs.flow import run_with_prefect
 from hacpo_core.store.lock import is_locked
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.errors import ConfigError, LockedError, ServerError

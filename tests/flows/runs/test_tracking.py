@@ -20,7 +20,7 @@ from mlflow.tracking import MlflowClient
 from flows.planning.plans import Plan
 from flows.records.mlflow_store import prepare_store
 from flows.records.states import experiment_status
-from flows.records.tracked import is_open
+from flows.records.unsent import has_unsent
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
 from flows.service.server import free_port
@@ -41,7 +41,7 @@ def few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 def ends_well_and_warns(planned: Plan, message: str, caplog: pytest.LogCaptureFixture) -> None:
     run_experiment(planned, DirectRunner())
     assert experiment_status(planned.root).state == "done"
-    assert is_open(planned.root), "the next chance to send it is known"
+    assert has_unsent(planned.root), "the next chance to send it is known"
     assert message in caplog.text
     assert "not all was sent to MLflow" in caplog.text
 
@@ -66,7 +66,7 @@ def test_full_disk_below_the_database_ends_no_training_and_gets_all_where_there_
     ends_well_and_warns(planned, "mlflow.db", caplog)
     subprocess.run(["mount", "-o", "remount,size=16m", str(database.parent)], check=True)
     assert send_late(planned)
-    assert not is_open(planned.root)
+    assert not has_unsent(planned.root)
 
 
 @pytest.mark.usefixtures("few_seconds")

@@ -19,7 +19,7 @@ from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.notification import URL_VARIABLE
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
-from flows.records.tracked import is_open, mark_open
+from flows.records.unsent import has_unsent, mark_unsent
 from flows.runs.experiment import run_experiment
 from flows.service.host import HostProcesses, Timeouts
 from flows.service.reconciler import MAX_RESTARTS, Reconciler, reconcile_once
@@ -301,7 +301,7 @@ def test_what_a_killed_training_did_not_send_to_mlflow_is_sent_by_the_reconciler
     small_plan: Callable[..., Plan],
 ) -> None:
     planned = small_plan("gspo", "tracking.enabled=true", "evaluate.during=[]", "evaluate.final=[]")
-    mark_open(planned.root)
+    mark_unsent(planned.root)
     untracked = replace(planned, config=replace(planned.config, tracking=TrackingConfig(enabled=False)))
     run_experiment(untracked, DirectRunner())
     runs_dir = Path(planned.config.runtime.runs_dir)
@@ -315,6 +315,6 @@ def test_what_a_killed_training_did_not_send_to_mlflow_is_sent_by_the_reconciler
     reconciler.send_tracking()
     assert reconciler.sender is not None
     assert reconciler.sender.wait() == 0
-    assert not is_open(planned.root)
+    assert not has_unsent(planned.root)
     points = mlflow_points(runs_dir / "mlflow.db")
     assert {step for run, name, step, _ in points if (run, name) == (planned.id, "progress/step")} == {1, 2, 3, 4}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.service import slots
+from flows.service import gpu_locks
 from hacpo_core.config import (
     AgentConfig,
     EngineConfig,
@@ -29,21 +29,21 @@ from hacpo_core.errors import EngineError
 TRAIN = """
 import dataclasses, sys, time
 from pathlib import Path
-from flows.service import slots
+from flows.service import gpu_locks
 from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig
-slots.locks_folder = lambda: Path(sys.argv[1])
+gpu_locks.locks_folder = lambda: Path(sys.argv[1])
 pair = PairConfig("pair", {name: AgentConfig(path=name) for name in sys.argv[2].split(",")})
 placement = PlacementConfig(kind="ray", num_ranks=4)
 config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=EngineConfig(device="cuda"), placement=placement)
-with slots.gpu_slots(config):
-    print(slots.os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+with gpu_locks.gpu_locks(config):
+    print(gpu_locks.os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
     time.sleep(600)
 """
 HOLD = """
 import sys, time
 from pathlib import Path
-from flows.service.slots import held
-with held(["0", "1"], int(sys.argv[2]), Path(sys.argv[1])) as own:
+from flows.service.gpu_locks import locked_devices
+with locked_devices(["0", "1"], int(sys.argv[2]), Path(sys.argv[1])) as own:
     print(",".join(own), flush=True)
     time.sleep(600)
 """
@@ -104,10 +104,10 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
     got: list[list[str]] = []
 
     def take_two() -> None:
-        with slots.held(["0", "1"], 2, tmp_path) as own:
+        with gpu_locks.locked_devices(["0", "1"], 2, tmp_path) as own:
             got.append(own)
 
-    with caplog.at_level(logging.WARNING, logger="flows.service.slots"):
+    with caplog.at_level(logging.WARNING, logger="flows.service.gpu_locks"):
         waiting = threading.Thread(target=take_two)
         waiting.start()
         while "waiting for 2 of the GPUs 0, 1, which other experiments use" not in caplog.text:
@@ -163,11 +163,11 @@ def two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_cards")
 def test_card_has_one_lock_whatever_it_is_called(tmp_path: Path) -> None:
     names = ["0", "GPU-abbb-2", "GPU-aa", "GPU-a", "MIG-7", "9"]
-    assert list(slots.cards_of(names).values()) == ["GPU-aaaa-1", "GPU-abbb-2", "GPU-aaaa-1", "GPU-a", "MIG-7", "9"]
-    with slots.held(["1"], 1, tmp_path) as own:
+    assert list(gpu_locks.cards_of(names).values()) == ["GPU-aaaa-1", "GPU-abbb-2", "GPU-aaaa-1", "GPU-a", "MIG-7", "9"]
+    with gpu_locks.locked_devices(["1"], 1, tmp_path) as own:
         assert own == ["1"], "CUDA is given the name that the person chose"
         assert is_locked(tmp_path, "GPU-abbb-2")
-        with slots.held(["GPU-abbb-2", "GPU-aaaa-1"], 1, tmp_path) as other:
+        with gpu_locks.locked_devices(["GPU-abbb-2", "GPU-aaaa-1"], 1, tmp_path) as other:
             assert other == ["GPU-aaaa-1"]
 
 
@@ -176,35 +176,35 @@ def test_locks_lie_in_one_folder_whatever_the_temporary_one(tmp_path: Path, monk
     for folder, mode in ((shared, 0o1777), (closed, 0o755)):
         folder.mkdir()
         folder.chmod(mode)
-    before = slots.locks_folder()
+    before = gpu_locks.locks_folder()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    assert slots.locks_folder() == before
-    monkeypatch.setattr(slots, "SHARED_FOLDERS", (tmp_path / "missing", closed, shared))
-    assert slots.locks_folder() == shared, "a user who may write elsewhere would have locks of his own"
-    monkeypatch.setattr(slots, "SHARED_FOLDERS", (closed,))
+    assert gpu_locks.locks_folder() == before
+    monkeypatch.setattr(gpu_locks, "SHARED_FOLDERS", (tmp_path / "missing", closed, shared))
+    assert gpu_locks.locks_folder() == shared, "a user who may write elsewhere would have locks of his own"
+    monkeypatch.setattr(gpu_locks, "SHARED_FOLDERS", (closed,))
     with pytest.raises(EngineError, match=r"expected one of .*closed with mode 1777"):
-        slots.locks_folder()
+        gpu_locks.locks_folder()
 
 
 def test_lock_file_of_another_user_will_do_and_a_link_or_a_pipe_will_not(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        with slots.held(["0"], 1, tmp_path):
+        with gpu_locks.locked_devices(["0"], 1, tmp_path):
             pass
     finally:
         os.umask(before)
     path = tmp_path / "hacpo-gpu-0.lock"
     assert path.stat().st_mode & 0o777 == 0o644
     path.chmod(0o444)
-    with slots.held(["0"], 1, tmp_path):
+    with gpu_locks.locked_devices(["0"], 1, tmp_path):
         assert is_locked(tmp_path, "0")
     (tmp_path / "victim").touch()
     (tmp_path / "hacpo-gpu-1.lock").symlink_to(tmp_path / "victim")
     os.mkfifo(tmp_path / "hacpo-gpu-2.lock")
     for device in ("1", "2"):
         with pytest.raises(EngineError, match=f"hacpo-gpu-{device}.lock: .*have its owner remove it"):
-            slots.held([device], 1, tmp_path).__enter__()
+            gpu_locks.locked_devices([device], 1, tmp_path).__enter__()
 
 
 @pytest.mark.parametrize(("named", "seen"), [("-1", []), ("", []), ("1, 3", ["1", "3"]), ("2,-1,3", ["2"])])
@@ -212,7 +212,7 @@ def test_visible_gpus_end_before_a_negative_number_as_for_cuda(
     named: str, seen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert slots.visible_devices() == seen
+    assert gpu_locks.visible_devices() == seen
 
 
 @pytest.mark.parametrize(
@@ -239,11 +239,11 @@ def test_cuda_sees_the_gpus_that_are_held_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    monkeypatch.setattr(slots, "locks_folder", lambda: tmp_path)
+    monkeypatch.setattr(gpu_locks, "locks_folder", lambda: tmp_path)
     pair = PairConfig("pair", {"a": AgentConfig(path="a"), "b": AgentConfig(path="b")})
     placement = placement or PlacementConfig()
     config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=engine, placement=placement)
-    with slots.gpu_slots(config):
+    with gpu_locks.gpu_locks(config):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
         assert [device for device in ("4", "7") if is_locked(tmp_path, device)] == locked
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"

@@ -68,7 +68,7 @@ def cards_of(devices: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
+def gpu_locks(config: ExperimentConfig) -> Iterator[None]:
     """Wait for as many free GPUs as the experiment needs, lock them, and make only those visible to this process.
 
     Experiments on the CPU need none. A local Ray cluster gets the locked GPUs, so several can share the machine; an
@@ -87,7 +87,7 @@ def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
     if torch.cuda.is_initialized():  # too late to choose: CUDA uses the first ones
         devices = devices[:number]
     before = os.environ.get(VISIBLE)
-    with held(devices, number, locks_folder()) as locked:
+    with locked_devices(devices, number, locks_folder()) as locked:
         os.environ[VISIBLE] = ",".join(locked)  # CUDA reads it when it is initialised, later
         try:
             yield
@@ -99,7 +99,7 @@ def gpu_slots(config: ExperimentConfig) -> Iterator[None]:
 
 
 @contextmanager
-def held(devices: Sequence[str], number: int, folder: Path) -> Iterator[list[str]]:
+def locked_devices(devices: Sequence[str], number: int, folder: Path) -> Iterator[list[str]]:
     """Hold the locks of some devices for the block; waits until enough are free, without holding any meanwhile.
 
     Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flows.planning.plans import Plan, check_contents, initial_models, load_benchmarks
 from flows.runs.verifier import check_golds, verifier_pool
-from flows.service.slots import gpu_slots
+from flows.service.gpu_locks import gpu_locks
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import train_set_counts
 from hacpo_core.config.problems import SHIPPED_REWARDS
@@ -65,7 +65,7 @@ def open_experiment(
     """
     config = plan.config
     check_contents(plan)
-    with nullcontext() if has_lock else ExperimentLock(plan.root), gpu_slots(config):
+    with nullcontext() if has_lock else ExperimentLock(plan.root), gpu_locks(config):
         config = with_threads(config, plan.root)
         if config.placement.kind == "local":
             use_expandable_segments(config.engine)  # before a warm-up starts CUDA

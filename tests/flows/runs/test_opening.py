@@ -14,8 +14,8 @@ from transformers import GPT2Config, LlamaConfig
 
 from flows.planning.plans import Plan
 from flows.runs import experiment as experiment_module
-from flows.runs.build import THREADS_FILE, open_experiment, with_threads
 from flows.runs.experiment import run_experiment
+from flows.runs.opening import THREADS_FILE, open_experiment, with_threads
 from hacpo_core.config import threads
 from hacpo_core.config.threads import SLOTS
 from hacpo_core.engines.models.loading import LengthLimits, length_limits

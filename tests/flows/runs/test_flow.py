@@ -8,7 +8,7 @@ import pytest
 from prefect.exceptions import PrefectException
 from prefect.states import Completed, Failed
 
-from flows.runs.runner import run_flow
+from flows.runs.flow import run_flow
 from hacpo_core.errors import DataError, ServerError
 
 

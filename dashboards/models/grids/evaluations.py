@@ -45,7 +45,7 @@ class AgentEvaluations:
         return sum(error**2 for error in known_errors) / len(known_errors) ** 2
 
 
-def trained_of(cell: GridCell, status_of: StatusOf) -> AgentEvaluations:
+def evaluations_of(cell: GridCell, status_of: StatusOf) -> AgentEvaluations:
     """An agent's evaluations in the experiment of a cell."""
     status = status_of(cell.experiment)
     if status.progress is None:
@@ -73,13 +73,13 @@ def path_of(team: Sequence[AgentEvaluations], benchmarks: Sequence[str]) -> dict
     return points
 
 
-def _by_step(trained: AgentEvaluations) -> dict[int, dict[str, Evaluation]]:
+def _by_step(run: AgentEvaluations) -> dict[int, dict[str, Evaluation]]:
     evaluations: dict[int, dict[str, Evaluation]] = {}
-    for evaluation in trained.evaluations:
+    for evaluation in run.evaluations:
         evaluations.setdefault(evaluation.step, {})[evaluation.benchmark] = evaluation
     return evaluations
 
 
-def last_of(trained: AgentEvaluations) -> Evaluation | None:
+def last_of(run: AgentEvaluations) -> Evaluation | None:
     """The evaluation after the final step of a complete run."""
-    return next((evaluation for evaluation in trained.evaluations if evaluation.step == trained.last), None)
+    return next((evaluation for evaluation in run.evaluations if evaluation.step == run.last), None)

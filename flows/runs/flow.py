@@ -1,0 +1,179 @@
+"""An experiment as a flow run of Prefect: the flow that workers and `hacpo train` run, and its progress on the page."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect import Flow, flow
+from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.client.schemas.objects import State
+from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.runtime import deployment
+from prefect.states import Cancelled, Crashed
+
+from flows.planning.plans import Plan, find_plan
+from flows.process import configure_process, ignore_broken_output
+from flows.records.progress import Progress
+from flows.records.watcher import Watcher
+from flows.runs.experiment import run_experiment
+from flows.runs.runner import PrefectRunner
+from flows.service.schedule import prefect_errors
+from hacpo_core.errors import LockedError, ServerError, first_line
+from hacpo_core.evaluation.results import EvaluationResult
+from hacpo_core.phases.health import Finding
+from hacpo_core.store.background import Background
+from hacpo_core.store.lock import ExperimentLock
+
+UPDATE_EVERY_S = 5.0
+_INTERRUPTIONS = (
+    "Execution was aborted by an interrupt signal.",
+    "Execution was aborted by a termination signal.",
+    "Engine execution interrupted by base exception",
+)
+"""parts of what Prefect logs as errors of a run that was ended from outside"""
+
+
+class PrefectWatcher(Watcher):
+    """Shows progress on Prefect's web page from a background thread, and forwards every event to another watcher."""
+
+    def __init__(self, inner: Watcher, experiment: str) -> None:
+        self._inner, self._experiment = inner, experiment
+        self._thread = Background("progress")
+        self._artifact: UUID | None = None
+        self._shown_at = 0.0
+
+    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+        """Forward the event."""
+        self._inner.warmed_up(agent, step, num_steps, loss)
+
+    def evaluated(self, result: EvaluationResult) -> None:
+        """Forward the event."""
+        self._inner.evaluated(result)
+
+    def judged(self, finding: Finding) -> None:
+        """Forward the event."""
+        self._inner.judged(finding)
+
+    def stepped(self, progress: Progress) -> None:
+        """Update the progress artifact (step, reward per agent, time left), at most every UPDATE_EVERY_S seconds."""
+        self._inner.stepped(progress)
+        if progress.step < progress.num_steps and time.monotonic() - self._shown_at < UPDATE_EVERY_S:
+            return
+        self._shown_at = time.monotonic()
+        text = f"{progress.position} · {progress.reward} · {progress.seconds_left or 0:.0f} s left"
+        self._thread.do(partial(copy_context().run, self._show, 100.0 * progress.step / progress.num_steps, text))
+
+    def end(self) -> None:
+        """Wait for pending updates; raises a ServerError if Prefect's server did not answer."""
+        self._thread.wait()
+
+    def _show(self, percent: float, text: str) -> None:
+        with prefect_errors():
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(progress=percent, description=text)  # type: ignore[assignment]
+            else:
+                update_progress_artifact(artifact_id=self._artifact, progress=percent, description=text)
+
+
+# Watcher of flows that this process starts; flow runs started by a worker have no display.
+watcher_of_flow: ContextVar[Watcher] = ContextVar("watcher_of_flow", default=Watcher())  # noqa: B039  stateless
+
+# Whether this process took the lock before its flow run was made.
+_has_lock: ContextVar[bool] = ContextVar("has_lock", default=False)
+
+
+@flow(name="experiment", flow_run_name="{experiment}", persist_result=False)
+def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | State[Any]:
+    """Train one planned experiment; each phase is a task. Training continues from the last committed phase.
+
+    If Prefect fails, or another process holds the experiment's lock, the run ends as Crashed, and the reconciler
+    resubmits it. A command's run that is interrupted ends as Cancelled; a worker's run is ended by Prefect.
+
+    Args:
+        experiment: id; its resolved configuration is in its folder.
+        runs_dir: folder that contains `experiments/<id>/`.
+
+    Returns:
+        rows of the result table, or a Crashed state.
+    """
+    configure_process()
+    if not _has_lock.get():  # a worker's run, not a command's
+        ignore_broken_output()
+    plan = find_plan(Path(runs_dir), experiment)
+    runner = PrefectRunner(plan)
+    try:
+        watcher = PrefectWatcher(watcher_of_flow.get(), plan.id)
+        result = run_experiment(plan, runner, watcher, has_lock=_has_lock.get())
+        watcher.end()
+        with prefect_errors():
+            create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
+    except (LockedError, ServerError) as error:
+        return Crashed(message=str(error), data=error)
+    except (KeyboardInterrupt, TerminationSignal):
+        if deployment.id is not None:
+            raise
+        return Cancelled(message="interrupted; `hacpo resume` continues from the last committed phase")
+    return result.table
+
+
+def run_with_prefect(plan: Plan, watcher: Watcher | None = None) -> None:
+    """Run the experiment flow in this process.
+
+    Raises:
+        LockedError: another process trains the experiment; no flow run is made.
+        ServerError: the server does not answer.
+        KeyboardInterrupt: on Ctrl-C, and on SIGTERM.
+    """
+    runs_dir = str(Path(plan.config.runtime.runs_dir).absolute())
+    with ExperimentLock(plan.root), watched_by(watcher or Watcher()):
+        token = _has_lock.set(True)
+        try:
+            run_flow(experiment_flow, experiment=plan.id, runs_dir=runs_dir)
+        finally:
+            _has_lock.reset(token)
+
+
+def run_flow(flow_to_run: Flow[..., Any], **parameters: Any) -> Any:
+    """Run a flow in this process and return its result, or raise its error.
+
+    Raises:
+        ServerError: Prefect, and nothing that the flow runs, failed.
+        KeyboardInterrupt: the flow was cancelled.
+    """
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_no_interruption)
+    message = f"Prefect did not run the flow {flow_to_run.name}"
+    try:
+        state: Any = flow_to_run(**parameters, return_state=True)
+    except Exception as error:  # those of the flow itself are in its state
+        raise ServerError(f"{message}: {first_line(error)}; see `hacpo server status`") from error
+    if state.is_cancelled():
+        raise KeyboardInterrupt
+    try:
+        return state.result()
+    except (PrefectException, httpx.HTTPError) as error:
+        raise ServerError(f"{message}: {first_line(error)}; see `hacpo server status`") from error
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Whether a record is anything but Prefect's error about Ctrl-C or SIGTERM, which the command reports itself."""
+    return not (record.name.startswith("prefect.") and any(part in record.getMessage() for part in _INTERRUPTIONS))
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """Send the events of flows that run in the block to this watcher."""
+    token = watcher_of_flow.set(watcher)
+    try:
+        yield
+    finally:
+        watcher_of_flow.reset(token)

@@ -38,14 +38,14 @@ def train(
     all_overrides = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
     train_plan = plan(compose(pair, method, hardware=hardware, overrides=all_overrides))
     if not train_plan.root.is_dir():
-        _say_shorter(train_plan)
+        _print_extendable_run(train_plan)
     if experiment_status(train_plan.root).state != "done":  # what a complete one was trained with stays recorded
         save_plan(train_plan)
     train_planned(train_plan, as_json=as_json)
 
 
-def _say_shorter(longer: Any) -> None:
-    """Say which complete run the new one could continue, if there is one."""
+def _print_extendable_run(longer: Any) -> None:
+    """Print which complete run could be extended instead, if there is one."""
     from flows.runs.extend import shorter_run, why_not_extended
 
     shorter, num_steps = shorter_run(longer), longer.config.train.num_steps
@@ -61,10 +61,10 @@ def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: 
     """Continue an experiment from its last committed phase."""
     from flows.planning.plans import find_plan
 
-    found_plan = find_plan(runs_dir, experiment)
-    if found_plan.id != experiment:
-        print(f"{experiment} is {found_plan.id}", file=sys.stderr)
-    train_planned(found_plan, as_json=as_json)
+    saved_plan = find_plan(runs_dir, experiment)
+    if saved_plan.id != experiment:
+        print(f"{experiment} is {saved_plan.id}", file=sys.stderr)
+    train_planned(saved_plan, as_json=as_json)
 
 
 def train_planned(train_plan: Any, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from experiments.planner import GridPlan, plan_grid
 from flows.grids.initial_models import make_initial_models
-from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, say_states, uses_gpu
+from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, print_states, uses_gpu
 from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
@@ -83,7 +83,7 @@ def run_grid(
     if not as_json:
         for plan in grid.experiments("done"):
             print(f"{plan.id} is complete and is reused.")
-        say_states(grid)
+        print_states(grid)
     if not awaited_plans and not grid.experiments("done"):
         raise EngineError(f"grid {name}: no experiment is complete and none can be run; --dry-run shows the reasons")
     if awaited_plans and shared_server() is not None:
@@ -220,7 +220,7 @@ def _longest_first(plans: Sequence[Plan]) -> list[Plan]:
     return sorted(plans, key=lambda p: len(p.config.pair.agents) * total_updates(p.config), reverse=True)
 
 
-def _revived(runs_dir: Path) -> Schedule:
+def _reconnected(runs_dir: Path) -> Schedule:
     return Schedule(await_server(runs_dir), runs_dir)
 
 
@@ -245,8 +245,8 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
             make_initial_models(plans, num_workers=num_slots)
             schedule = _schedule(runs_dir, as_json=as_json)
             submit(plans, schedule, priority=priority)  # removes an earlier failure, which would end the wait
-            revive = partial(_revived, runs_dir)
-            return watch(_longest_first(plans), schedule, revive, check, priority=priority)
+            reconnect = partial(_reconnected, runs_dir)
+            return watch(_longest_first(plans), schedule, reconnect, check, priority=priority)
     except (KeyboardInterrupt, EngineError, ServerError):
         server = find_server(runs_dir)  # its address may have changed
         if find_worker(runs_dir) is None and server is not None:

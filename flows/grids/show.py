@@ -51,7 +51,7 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
     print(grid.config.title)
     print(pd.DataFrame(matrix(grid)).to_string(index=False))
     print()
-    say_states(grid)
+    print_states(grid)
     for name, cost_estimate in cost.items():
         print(f"{name:<11}{_cost_text(cost_estimate, grid)}")
     print("by pair (an experiment that several pairs share counts for the first one)")
@@ -83,12 +83,12 @@ def _plans_by_pair(grid: GridPlan) -> dict[str, list[Plan]]:
     return plans
 
 
-def say_states(grid: GridPlan) -> None:
+def print_states(grid: GridPlan) -> None:
     """Print how many experiments are in each state, and why some cannot be run or failed."""
     counts = count_experiments(grid)
     print(f"{experiments_text(sum(counts.values()))}: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
-    stuck = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
-    for reason, number in stuck.items():
+    reasons = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
+    for reason, number in reasons.items():
         print(f"  {number} {'cell' if number == 1 else 'cells'}: {reason}")
 
 

@@ -26,7 +26,7 @@ LOOK_EVERY_S, ASK_EVERY_S = 0.5, 2.0
 def watch(
     plans: Sequence[Plan],
     schedule: Schedule,
-    revive: Callable[[], Schedule],
+    reconnect: Callable[[], Schedule],
     check: Callable[[], None],
     *,
     priority: str = "normal",
@@ -39,7 +39,7 @@ def watch(
     Args:
         plans: experiments that are not complete, the first to be queued first.
         schedule: of their runs folder.
-        revive: restarts a server that does not answer, possibly at another address.
+        reconnect: restarts a server that does not answer, possibly at another address.
         check: called regularly; raises if waiting is pointless.
         priority: queue.
 
@@ -47,23 +47,23 @@ def watch(
         reason by id of the experiments that failed or were cancelled; the others are complete.
     """
     with JobBars(len(plans)) as bars:
-        watched = _Watched(plans, schedule, revive, priority, bars)
-        while watched.open_experiments:
+        experiments = _OpenExperiments(plans, schedule, reconnect, priority, bars)
+        while experiments.roots:
             check()
-            watched.check_once()
+            experiments.check_once()
             time.sleep(LOOK_EVERY_S)
-    return watched.reasons
+    return experiments.reasons
 
 
-class _Watched:
+class _OpenExperiments:
     """The experiments of a call of `watch`."""
 
     def __init__(
-        self, plans: Sequence[Plan], schedule: Schedule, revive: Callable[[], Schedule], priority: str, bars: JobBars
+        self, plans: Sequence[Plan], schedule: Schedule, reconnect: Callable[[], Schedule], priority: str, bars: JobBars
     ) -> None:
-        self.open_experiments = {plan.id: plan.root for plan in plans}
+        self.roots = {plan.id: plan.root for plan in plans}
         self.reasons: dict[str, str] = {}
-        self._schedule, self._revive, self._priority, self._bars = schedule, revive, priority, bars
+        self._schedule, self._reconnect, self._priority, self._bars = schedule, reconnect, priority, bars
         self._runs: Mapping[str, ScheduledRun] = {}
         self._asked_at = -math.inf
         self._run_ids: dict[str, str] = {}
@@ -76,8 +76,8 @@ class _Watched:
 
     def check_once(self) -> None:
         """Check every experiment, and ask the server if its last answer is old."""
-        is_asked = time.monotonic() - self._asked_at > ASK_EVERY_S and self._ask()
-        for name, root in list(self.open_experiments.items()):
+        has_new_runs = time.monotonic() - self._asked_at > ASK_EVERY_S and self._ask()
+        for name, root in list(self.roots.items()):
             status, run = experiment_status(root), self._runs.get(name)
             self._show(name, status)
             state, reason = state_of(status, run), None
@@ -87,21 +87,21 @@ class _Watched:
                 was_watched = run is not None and run.id == self._run_ids.get(name)
                 if was_watched or status.failure is not None:
                     reason = state.reason
-                elif is_asked:
+                elif has_new_runs:
                     with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
                         self._run_ids[name] = self._schedule.start(name, self._priority).id
             if state.state == "done" or reason is not None:
-                del self.open_experiments[name]
+                del self.roots[name]
                 self._bars.finish(name, reason or "")
                 if reason is not None:
                     self.reasons[name] = reason
 
     def _ask(self) -> bool:
-        """Read the flow runs; False if the server did not answer and was revived."""
+        """Read the flow runs; False if the server did not answer and was restarted."""
         try:
             self._runs, self._asked_at = self._schedule.runs(), time.monotonic()
         except ServerError:
-            self._schedule = self._revive()
+            self._schedule = self._reconnect()
             return False
         self._run_ids |= {run.experiment: run.id for run in self._runs.values() if run.is_live}
         return True

@@ -40,20 +40,18 @@ def notified(webhook: str | None, runs_dir: Path, experiment: str) -> Iterator[N
     except (LockedError, ServerError):
         raise
     except Exception as error:
-        tell_failure(webhook, runs_dir, experiment, f"{type(error).__name__}: {first_line(error)}")
+        send_failure(webhook, runs_dir, experiment, f"{type(error).__name__}: {first_line(error)}")
         raise
     _tell_ended_grids(webhook, runs_dir, experiment)
 
 
-def tell_failure(webhook: str | None, runs_dir: Path, experiment: str, reason: str) -> None:
+def send_failure(webhook: str | None, runs_dir: Path, experiment: str, reason: str) -> None:
     """Report a failed experiment, and the grids that end with it."""
     _send(webhook, "experiment_failed", f"{experiment} failed: {reason}", experiment=experiment, reason=reason)
     _tell_ended_grids(webhook, runs_dir, experiment)
 
 
-def tell_ends_by_cancellation(
-    webhook_of: Callable[[str], str | None], runs_dir: Path, cancelled: Mapping[str, str]
-) -> None:
+def send_cancelled_ends(webhook_of: Callable[[str], str | None], runs_dir: Path, cancelled: Mapping[str, str]) -> None:
     """Report the grids that ended with a cancelled experiment.
 
     Args:

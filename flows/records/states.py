@@ -20,8 +20,7 @@ RESULT_FILE = "result.json"
 class ExperimentStatus:
     """State of an experiment, its progress and its failure.
 
-    `state` is "done", "running", "failed" or "missing"; planner and page also use "unavailable", see
-    `flows.service.experiment_state`.
+    `state` is "done", "running", "failed" or "missing"; `flows.service.experiment_state` adds what the schedule says.
     """
 
     state: str

@@ -15,7 +15,7 @@ from flows.records.watcher import Watcher
 from hacpo_core.evaluation.results import EvaluationResult
 from hacpo_core.phases.health import Finding
 
-if TYPE_CHECKING:  # see hacpo_core.store.steps
+if TYPE_CHECKING:  # importing pandas takes half a second
     import pandas as pd
 
 

@@ -45,21 +45,21 @@ def deploy(client: SyncPrefectClient) -> None:
     for priority, name in enumerate(PRIORITIES, start=1):
         with suppress(ObjectAlreadyExists):
             client.create_work_queue(name, work_pool_name=POOL, priority=priority)
-    for declared in _declarations():
-        _deploy(client, declared)
+    for declaration in _declarations():
+        _deploy(client, declaration)
 
 
 def _declarations() -> list[dict[str, Any]]:
     try:
-        declared: list[dict[str, Any]] = yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]
+        declarations: list[dict[str, Any]] = yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]
     except OSError as error:
         raise ConfigError(f"{DECLARATIONS} cannot be read: {error.strerror}; install hacpo again") from error
-    return declared
+    return declarations
 
 
-def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
-    version = hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:12]
-    name = str(declared["name"])
+def _deploy(client: SyncPrefectClient, declaration: dict[str, Any]) -> None:
+    version = hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
+    name = str(declaration["name"])
     flow = flow_name(name)
     try:
         if client.read_deployment_by_name(f"{flow}/{name}").version == version:
@@ -70,11 +70,11 @@ def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
         flow_id=client.create_flow_from_name(flow),
         name=name,
         version=version,
-        description=declared.get("description"),
-        entrypoint=declared["entrypoint"].replace("/", ".").replace(".py:", "."),  # as a dotted module path
-        parameters=declared.get("parameters"),
-        work_pool_name=declared["work_pool"]["name"],
-        work_queue_name=declared["work_pool"]["work_queue_name"],
+        description=declaration.get("description"),
+        entrypoint=declaration["entrypoint"].replace("/", ".").replace(".py:", "."),  # as a dotted module path
+        parameters=declaration.get("parameters"),
+        work_pool_name=declaration["work_pool"]["name"],
+        work_queue_name=declaration["work_pool"]["work_queue_name"],
         job_variables={},  # explicitly, to replace those of an earlier version
         enforce_parameter_schema=False,
         schedules=[
@@ -83,7 +83,7 @@ def _deploy(client: SyncPrefectClient, declared: dict[str, Any]) -> None:
                 active=schedule.get("active", True),
                 parameters=schedule.get("parameters", {}),
             )
-            for schedule in declared.get("schedules", [])
+            for schedule in declaration.get("schedules", [])
         ],
     )
 

@@ -29,9 +29,9 @@ _LOOK_EVERY_S, _LOG_EVERY_S = 1.0, 60.0
 
 def visible_devices() -> list[str]:
     """GPUs that this process may use, as in CUDA_VISIBLE_DEVICES; CUDA ignores all entries after a negative number."""
-    chosen = os.environ.get(VISIBLE)
-    if chosen is not None:
-        names = [name.strip() for name in chosen.split(",")]
+    visible = os.environ.get(VISIBLE)
+    if visible is not None:
+        names = [name.strip() for name in visible.split(",")]
         return [name for name in itertools.takewhile(lambda name: not name.startswith("-"), names) if name]
     import torch  # takes a second, and most commands do not need it
 

@@ -145,11 +145,11 @@ class HostWatch:
             ServerError: the server does not answer.
         """
         processes = self.suspects.processes.of_runs
-        done: list[str] = []
+        messages: list[str] = []
         for run in _cancelled_runs(client, list(processes)):
             # While the run is Cancelling, its worker may be about to end it.
             if run.state_type is StateType.CANCELLED or self.suspects.is_due(run, even_alive=True):
-                done += _end(client, run, processes[str(run.id)])
+                messages += _end(client, run, processes[str(run.id)])
         for run in _live_runs_without_lock(client):
             if str(run.id) in processes or host_of(run) not in (None, socket.gethostname()):
                 continue
@@ -160,10 +160,10 @@ class HostWatch:
                 )
                 with prefect_errors():
                     client.set_flow_run_state(run.id, state, force=True)
-                done.append(f"{run.name}: {'cancelled' if is_cancelled else 'crashed'}; its process is gone")
-        for message in done:
+                messages.append(f"{run.name}: {'cancelled' if is_cancelled else 'crashed'}; its process is gone")
+        for message in messages:
             _log.warning("%s", message)
-        return done
+        return messages
 
 
 def _cancelled_runs(client: SyncPrefectClient, ids: Sequence[str]) -> list[FlowRun]:

@@ -55,23 +55,21 @@ def _since_boot(process: psutil.Process) -> float:
     return process.create_time() - psutil.boot_time()
 
 
-def end_family(
-    process: psutil.Process, *, spared: Container[psutil.Process] = (), limit_s: float = STOP_LIMIT_S
-) -> None:
+def end_family(process: psutil.Process, *, kept: Container[psutil.Process] = (), limit_s: float = STOP_LIMIT_S) -> None:
     """Terminate a process and its descendants; kill those that are left after the limit.
 
     Args:
         process: root of the process tree.
-        spared: descendants to keep, with their own descendants.
+        kept: descendants to keep, with their own descendants.
         limit_s: time to wait before killing, and again after it.
     """
     with suppress(psutil.NoSuchProcess):
-        _end_all([*_descendants(process, spared), process], limit_s)
+        _end_all([*_descendants(process, kept), process], limit_s)
 
 
-def end_descendants(*, spared: Container[psutil.Process] = ()) -> None:
+def end_descendants(*, kept: Container[psutil.Process] = ()) -> None:
     """End everything that this process started, as `end_family` does."""
-    _end_all(list(_descendants(psutil.Process(), spared)), STOP_LIMIT_S)
+    _end_all(list(_descendants(psutil.Process(), kept)), STOP_LIMIT_S)
 
 
 def _end_all(processes: Sequence[psutil.Process], limit_s: float) -> None:
@@ -82,21 +80,21 @@ def _end_all(processes: Sequence[psutil.Process], limit_s: float) -> None:
         _, processes = psutil.wait_procs(processes, timeout=limit_s)
 
 
-def end_child(child: subprocess.Popen[bytes], *, spared: Container[psutil.Process] = ()) -> None:
+def end_child(child: subprocess.Popen[bytes], *, kept: Container[psutil.Process] = ()) -> None:
     """End a child process and its descendants, as `end_family` does, unless the child has already been waited for.
 
     `Popen.wait` is not used: an interruption inside an earlier `wait` or `poll` can leave its lock taken forever.
     """
     if child.returncode is None:  # so the pid is still its own
         with suppress(psutil.NoSuchProcess):
-            end_family(psutil.Process(child.pid), spared=spared)
+            end_family(psutil.Process(child.pid), kept=kept)
 
 
-def _descendants(process: psutil.Process, spared: Container[psutil.Process]) -> Iterator[psutil.Process]:
+def _descendants(process: psutil.Process, kept: Container[psutil.Process]) -> Iterator[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         for child in process.children():
-            if child not in spared:
-                yield from (*_descendants(child, spared), child)
+            if child not in kept:
+                yield from (*_descendants(child, kept), child)
 
 
 def end_with_parent() -> None:

@@ -35,7 +35,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.planning.plans import find_plan
 from flows.records.failures import record_failure
-from flows.records.notification import tell_ends_by_cancellation, tell_failure
+from flows.records.notification import send_cancelled_ends, send_failure
 from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
 from flows.records.unsent import unsent_experiments
 from flows.service.experiment_state import state_of
@@ -52,7 +52,7 @@ SLACK_S = 10.0
 SEND_EVERY_S = 60.0
 """time between two attempts to send to MLflow what ended experiments did not"""
 _RESTARTS = "restarts:"
-_JUDGED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
+_CHECKED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
 
 
 @dataclass
@@ -83,33 +83,33 @@ class Reconciler:
             return self._check()
 
     def _check(self) -> list[str]:
-        done = self._host.check(self.schedule.client)
+        messages = self._host.check(self.schedule.client)
         cancelled: dict[str, str] = {}
         for experiment, run in self.schedule.flow_runs().items():
-            if not experiment or run.state is None or run.state.type not in (*_JUDGED, StateType.CANCELLED):
+            if not experiment or run.state is None or run.state.type not in (*_CHECKED, StateType.CANCELLED):
                 continue
             status = experiment_status(self.schedule.root(experiment))
             if run.state.type is StateType.CANCELLED and status.state == "missing":
                 cancelled[experiment] = str(run.id)
-            for message in self._judge(experiment, run, status):
+            for message in self._reconcile(experiment, run, status):
                 _log.warning("%s: %s", experiment, message)
-                done.append(f"{experiment}: {message}")
+                messages.append(f"{experiment}: {message}")
         if cancelled:
-            tell_ends_by_cancellation(self._webhook, self.runs_dir, cancelled)
-        for message in self._end_commands():
+            send_cancelled_ends(self._webhook, self.runs_dir, cancelled)
+        for message in self._close_command_runs():
             _log.warning("%s", message)
-            done.append(message)
-        return done
+            messages.append(message)
+        return messages
 
     @property
     def num_suspects(self) -> int:
         """Number of runs that appear dead, but not yet for long enough."""
         return len(self._suspects)
 
-    def _judge(self, experiment: str, run: FlowRun, status: ExperimentStatus) -> Iterator[str]:
+    def _reconcile(self, experiment: str, run: FlowRun, status: ExperimentStatus) -> Iterator[str]:
         assert run.state is not None, "checked by check_once"
         kind = run.state.type
-        if status.state == "running" or kind not in _JUDGED:
+        if status.state == "running" or kind not in _CHECKED:
             return
         if kind not in (StateType.CRASHED, StateType.FAILED) and not self._suspects.is_due(run):
             return
@@ -126,7 +126,7 @@ class Reconciler:
             self._set(run, Failed(message=state.reason))
             yield f"failed, and could not report it: {state.reason}"
 
-    def _end_commands(self) -> Iterator[str]:
+    def _close_command_runs(self) -> Iterator[str]:
         """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""
         conditions = {"state": {"type": {"any_": ["RUNNING"]}}, "deployment_id": {"is_null_": True}}
         pages = flow_run_pages(self.schedule.client, conditions, flow="experiment")
@@ -156,7 +156,7 @@ class Reconciler:
         if restarts >= MAX_RESTARTS:
             error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run failed`")
             record_failure(self.schedule.root(experiment), error)
-            tell_failure(self._webhook(experiment), self.runs_dir, experiment, str(error))
+            send_failure(self._webhook(experiment), self.runs_dir, experiment, str(error))
             return f"{reason}; given up after {restarts} restarts"
         # Not by rescheduling the same run: a worker that still waits for the dead process would take it twice and fail.
         self.schedule.submit(
@@ -210,8 +210,8 @@ def reconcile_once(schedule: Schedule, runs_dir: Path, timeouts: Timeouts) -> li
     """Check repeatedly until no run appears dead, at most for the longest of the timeouts and some seconds more."""
     reconciler = Reconciler(schedule, runs_dir, timeouts)
     deadline = time.monotonic() + max(timeouts.pending_s, timeouts.running_s, timeouts.gone_s) + SLACK_S
-    done = reconciler.check_once()
+    messages = reconciler.check_once()
     while reconciler.num_suspects and time.monotonic() < deadline:
         time.sleep(1.0)
-        done += reconciler.check_once()
-    return done
+        messages += reconciler.check_once()
+    return messages

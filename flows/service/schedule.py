@@ -72,7 +72,7 @@ class Schedule:
         self._mutex = threading.Lock()
         self._deployment: Any = None
         self._reading = threading.Lock()
-        self._known: dict[UUID, FlowRun] = {}
+        self._runs_by_id: dict[UUID, FlowRun] = {}
         self._whole_at = -math.inf
 
     def root(self, experiment: str) -> Path:
@@ -97,11 +97,11 @@ class Schedule:
         """
         with self._reading:
             is_whole = time.monotonic() - self._whole_at >= WHOLE_EVERY_S
-            settled = {key: run for key, run in self._known.items() if _is_settled(run)}
-            self._known = self._all() if is_whole else settled | self._changed()
+            settled = {key: run for key, run in self._runs_by_id.items() if _is_settled(run)}
+            self._runs_by_id = self._all() if is_whole else settled | self._changed()
             if is_whole:
                 self._whole_at = time.monotonic()
-            return sorted(self._known.values(), key=_start, reverse=True)
+            return sorted(self._runs_by_id.values(), key=_start, reverse=True)
 
     def _all(self) -> dict[UUID, FlowRun]:
         return {run.id: run for page in self._pages() for run in page}
@@ -111,9 +111,9 @@ class Schedule:
         runs = {run.id: run for page in self._pages(state={"type": {"any_": _UNSETTLED}}) for run in page}
         for page in self._pages():  # the latest first
             runs |= {run.id: run for run in page}
-            if any(run.id in self._known for run in page):
+            if any(run.id in self._runs_by_id for run in page):
                 break
-        other_ids = [str(key) for key, run in self._known.items() if key not in runs and not _is_settled(run)]
+        other_ids = [str(key) for key, run in self._runs_by_id.items() if key not in runs and not _is_settled(run)]
         for start in range(0, len(other_ids), _PAGE):
             ids = {"any_": other_ids[start : start + _PAGE]}
             runs |= {run.id: run for page in self._pages(id=ids) for run in page}
@@ -232,16 +232,16 @@ class Schedule:
         # Prefect cannot move a run between queues, so a new run replaces it, unless a worker has taken it. The new run
         # is created first: a failure in between then leaves a surplus run, which finds the experiment locked or
         # complete, rather than none.
-        moved = self.submit(experiment, priority, newest)
+        new_run = self.submit(experiment, priority, newest)
         with prefect_errors():
-            state: State[Any] = Cancelled(message=f"moved to the {priority} queue")
+            state: State[Any] = Cancelled(message=f"new_run to the {priority} queue")
             response: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
             earlier = [past for past in self.client.read_flow_run_states(newest.id) if past.message != state.message]
             # checked here, because Prefect also accepts a second cancellation
             was_cancelled = any(past.is_cancelled() or past.is_cancelling() for past in earlier)
             if response.status.value == "ACCEPT" and not was_cancelled:
                 return
-            self.client.delete_flow_run(UUID(moved.id))
+            self.client.delete_flow_run(UUID(new_run.id))
         reason = "it was cancelled meanwhile" if was_cancelled else "a worker has just taken it"
         raise RefusedError(f"{experiment} is no longer waiting: {reason}")
 

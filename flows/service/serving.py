@@ -62,11 +62,11 @@ class PrefectWorker:
             with suppress(RuntimeError):  # its loop has just been closed
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         server = server_process(runs_dir)
-        spared = [] if server is None else [server]
-        end_descendants(spared=spared)
+        kept = [] if server is None else [server]
+        end_descendants(kept=kept)
         if not self.has_ended(END_LIMIT_S):
             _log.warning("Prefect's worker did not end within %.0f s", END_LIMIT_S)
-        end_descendants(spared=spared)  # those that it started before it was cancelled
+        end_descendants(kept=kept)  # those that it started before it was cancelled
 
     def _run(self) -> None:
         try:
@@ -140,13 +140,13 @@ def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) ->
     Raises:
         ServerError: the server does not start, rejects the credentials, or runs on another machine.
     """
-    own_lock = worker_record(runs_dir).path.with_suffix(".lock")
-    inode = inode_of(own_lock)
+    worker_lock = worker_record(runs_dir).path.with_suffix(".lock")
+    inode = inode_of(worker_lock)
     service: _Service | None = None
     with (home_of(runs_dir) / RECONCILER_LOCK).open("ab") as reconciler_lock:
         try:
             while not is_interrupted():
-                if inode_of(own_lock) != inode:
+                if inode_of(worker_lock) != inode:
                     _log.warning("%s was deleted; the worker ends", runs_dir)
                     return
                 server = await_server(runs_dir)
@@ -169,8 +169,8 @@ def serve(runs_dir: Path, num_slots: int, is_interrupted: Callable[[], bool]) ->
                 service.end()
 
 
-def set_pool_limit(schedule: Schedule, own_slots: int) -> None:
+def set_pool_limit(schedule: Schedule, num_slots: int) -> None:
     """Set the pool's limit to the slots of all online workers; does nothing if the server does not answer."""
     with suppress(ServerError):
         slots = {host_in(worker.name): worker.num_slots for worker in schedule.workers()}
-        schedule.set_limit(sum({**slots, socket.gethostname(): own_slots}.values()))
+        schedule.set_limit(sum({**slots, socket.gethostname(): num_slots}.values()))

@@ -170,4 +170,4 @@ def worker_here(runs_dir: Path, *, num_slots: int) -> Iterator[Callable[[], None
         yield check
     finally:
         if process is not None:
-            end_child(process, spared=[server] if (server := server_process(runs_dir)) is not None else [])
+            end_child(process, kept=[server] if (server := server_process(runs_dir)) is not None else [])

@@ -129,8 +129,8 @@ def standardise(reward_PAG: Tensor, is_scored_PAG: Tensor, baseline: Baseline) -
     advantage_PAG = reward_PAG - baseline.mean_PA[:, :, None]
     if baseline.std_PA is not None:
         advantage_PAG = advantage_PAG / (baseline.std_PA[:, :, None] + EPSILON)
-    is_live_PAG = is_scored_PAG & ~baseline.is_uniform_PA[:, :, None]
-    return torch.where(is_live_PAG, advantage_PAG, 0.0)
+    has_advantage_PAG = is_scored_PAG & ~baseline.is_uniform_PA[:, :, None]
+    return torch.where(has_advantage_PAG, advantage_PAG, 0.0)
 
 
 def with_own_std(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) -> Baseline:
@@ -240,14 +240,14 @@ def length_weighted_baseline(reward_PAG: Tensor, counts_PAG: Tensor, num_tokens_
     return Baseline(mean_PA=mean_PA, std_PA=None, is_uniform_PA=is_uniform(reward_PAG, counts_PAG))
 
 
-def pass_at_k(is_right_PAG: Tensor, is_scored_PAG: Tensor, counts_PAG: Tensor, *, k: int) -> Tensor:
+def pass_at_k(is_correct_PAG: Tensor, is_scored_PAG: Tensor, counts_PAG: Tensor, *, k: int) -> Tensor:
     """Advantage of each response if the reward is that of the best of k responses to the problem.
 
         right: (1 - rho) / (sigma + 1e-6),   wrong: (1 - rho - C(n - c - 1, k - 1) / C(n - 1, k - 1)) / (sigma + 1e-6)
         rho = 1 - C(n - c, k) / C(n, k),     sigma = sqrt(rho (1 - rho))
 
     Args:
-        is_right_PAG: True for right responses.
+        is_correct_PAG: True for right responses.
         is_scored_PAG: True where the response has a verdict.
         counts_PAG: True where it counts: n responses, c of them right. With n < k, k is n.
         k: >= 1.
@@ -257,12 +257,12 @@ def pass_at_k(is_right_PAG: Tensor, is_scored_PAG: Tensor, counts_PAG: Tensor, *
     Source: pass@k training (2508.10751), analytical derivation.
     """
     num_PA1 = counts_PAG.sum(dim=2, keepdim=True).double()
-    num_wrong_PA1 = (counts_PAG & ~is_right_PAG).sum(dim=2, keepdim=True).double()
+    num_wrong_PA1 = (counts_PAG & ~is_correct_PAG).sum(dim=2, keepdim=True).double()
     none_right_PA1 = _share_of_choices(num_wrong_PA1, num_PA1, k)
     others_wrong_PA1 = _share_of_choices(num_wrong_PA1 - 1, num_PA1 - 1, k - 1)
     sigma_PA1 = (none_right_PA1 * (1 - none_right_PA1)).sqrt()
     right_PA1, wrong_PA1 = none_right_PA1, none_right_PA1 - others_wrong_PA1
-    advantage_PAG = torch.where(is_right_PAG, right_PA1, wrong_PA1) / (sigma_PA1 + EPSILON)
+    advantage_PAG = torch.where(is_correct_PAG, right_PA1, wrong_PA1) / (sigma_PA1 + EPSILON)
     return torch.where(is_scored_PAG & (sigma_PA1 > 0), advantage_PAG, 0.0)
 
 

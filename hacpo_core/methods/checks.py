@@ -68,21 +68,21 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
     if task.round:
         owner += f", round {task.round + 1}"
     with errors_of(owner):
-        planned, after = plan.plan(task, state)
-        specs = list(planned)
+        plan_specs, next_state = plan.plan(task, state)
+        specs = list(plan_specs)
         if not specs and task.round == 0:
             raise MethodError(f"{owner}: returned no sample specs, expected at least one in the first round")
         earlier = task.verified.get(task.agent)
-        seen = {(key.problem_id, key.sample) for key in earlier.row_keys()} if earlier is not None else set()
+        keys = {(key.problem_id, key.sample) for key in earlier.row_keys()} if earlier is not None else set()
         for spec in specs:
             _check_spec(spec, task, owner)
             key = spec.problem.id, spec.sample
-            if key in seen:
+            if key in keys:
                 raise MethodError(
                     f"{owner}: asks for sample {spec.sample} of {spec.problem.id!r} twice; give each one its own number"
                 )
-            seen.add(key)
-    return specs, after
+            keys.add(key)
+    return specs, next_state
 
 
 def _check_spec(spec: SampleSpec, task: PlanTask, owner: str) -> None:
@@ -157,13 +157,13 @@ def checked_teacher_problems(
     """
     owner = f"method.estimate ({estimator.name}), step {scored.step}: teacher_problems of {learner}"
     with errors_of(owner):
-        reworded = list(estimator.teacher_problems(scored, learner, teacher, problems))
-        if len(reworded) != len(problems):
+        teacher_problems = list(estimator.teacher_problems(scored, learner, teacher, problems))
+        if len(teacher_problems) != len(problems):
             raise MethodError(
-                f"{owner}: returned {len(reworded)} problems, expected {len(problems)}, one for each response in its "
+                f"{owner}: returned {len(teacher_problems)} problems, expected {len(problems)}, one for each response in its "
                 "order"
             )
-        for problem, other in zip(problems, reworded, strict=True):
+        for problem, other in zip(problems, teacher_problems, strict=True):
             if other.id != problem.id:
                 raise MethodError(
                     f"{owner}: got problem {other.id!r} for a response to {problem.id!r}; keep the id and change "
@@ -176,7 +176,7 @@ def checked_teacher_problems(
                     f"{owner}: got other messages of {problem.id!r} with max_teacher_prompt_tokens=None, expected a "
                     "number of tokens, which plans count with; define that property"
                 )
-    return reworded
+    return teacher_problems
 
 
 def checked_token_advantage(estimator: Estimator, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -208,7 +208,7 @@ def checked_estimate(
     """
     owner = f"method.estimate ({estimator.name}), step {scored.step}"
     with errors_of(owner):
-        estimate, after = estimator.estimate(scored, state)
+        estimate, next_state = estimator.estimate(scored, state)
         for learner, of_sources in sources.items():
             missing = set(of_sources) - set(estimate.carried.get(learner, {}))
             if missing:
@@ -234,7 +234,7 @@ def checked_estimate(
             agent: _numbers(values, f"{owner}: figures of {agent}") for agent, values in estimate.figures.items()
         }
         run_figures = _numbers(estimate.run_figures, f"{owner}: run_figures")
-    return replace(estimate, figures=figures, run_figures=run_figures), after
+    return replace(estimate, figures=figures, run_figures=run_figures), next_state
 
 
 def _numbers(values: Mapping[str, float], owner: str) -> dict[str, float]:
@@ -269,7 +269,7 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
     """
     owner = f"method.build ({builder.name}), step {history.step}, {history.learner}"
     with errors_of(owner):
-        batches, after = builder.build(history, state)
+        batches, next_state = builder.build(history, state)
         minibatches = [list(batch) for batch in batches]
         if not minibatches or not all(minibatches):
             got = "an empty mini-batch" if minibatches else "no mini-batches"
@@ -278,10 +278,10 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
             if len(set(batch)) < len(batch):
                 twice = next(key for number, key in enumerate(batch) if key in batch[:number])
                 raise MethodError(f"{owner}: a mini-batch contains {twice} twice; take it once, or in two mini-batches")
-        taken = list(itertools.chain.from_iterable(minibatches))
-        existing: set[RowKey] = set()
-        for step, agent in {(key.step, key.agent): None for key in taken}:
-            key = next(key for key in taken if (key.step, key.agent) == (step, agent))
+        row_keys = list(itertools.chain.from_iterable(minibatches))
+        stored_keys: set[RowKey] = set()
+        for step, agent in {(key.step, key.agent): None for key in row_keys}:
+            key = next(key for key in row_keys if (key.step, key.agent) == (step, agent))
             if agent not in history.sources:
                 raise MethodError(
                     f"{owner}: took {key}, expected rows of {', '.join(history.sources)}; other agents' rows need "
@@ -289,11 +289,11 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
                 )
             if not 1 <= step <= history.step:
                 raise MethodError(f"{owner}: took {key}, expected steps from 1 to {history.step}")
-            existing.update(history.responses(step, agent).row_keys())
-        for key in taken:
-            if key not in existing:
+            stored_keys.update(history.responses(step, agent).row_keys())
+        for key in row_keys:
+            if key not in stored_keys:
                 raise MethodError(f"{owner}: took {key}, expected a response of that step; see `history.responses`")
-    return minibatches, after
+    return minibatches, next_state
 
 
 def checked_log_centers(
@@ -306,10 +306,10 @@ def checked_log_centers(
     """
     owner = f"method.objective ({objective.name}): log_centers"
     with errors_of(owner):
-        returned, after = objective.log_centers(first, state)
-        centers = _numbers(returned, f"{owner}: centers")
+        centers_by_agent, next_state = objective.log_centers(first, state)
+        centers = _numbers(centers_by_agent, f"{owner}: centers")
         if set(centers) != set(first):
             raise MethodError(
                 f"{owner}: got centers of {sorted(centers)}, expected of {sorted(first)}; return one for each"
             )
-    return centers, after
+    return centers, next_state

@@ -117,7 +117,7 @@ class Health:
         return changes
 
     def _judge(self, streak: _Streak, rule: Rule, finding: Finding) -> Finding | None:
-        """Count a step; the finding that begins or ends with it, if one does. `now.text` is "" if nothing is wrong."""
+        """Count a step; the finding that begins or ends with it, if one does. Its text is "" if nothing is wrong."""
         streak.num_bad = streak.num_bad + 1 if finding.text else 0
         streak.num_good = 0 if finding.text else streak.num_good + 1
         if streak.holds is None and streak.num_bad >= rule.num_steps:

@@ -83,7 +83,7 @@ def _with_old_logprobs(
     Args:
         experiment: with the configuration.
         placed: the agent.
-        responses: its own.
+        responses: the agent's.
         sampled_rows: rows that were sampled, not searched for.
     """
     config, method = experiment.config, experiment.method

@@ -190,16 +190,16 @@ class VerifierPool:
                 if reply.failure or (reply.value[0] == "unscored" and reply.value[1] != UNREADABLE):
                     worker.end()  # its memory or its libraries may be in a bad state
 
-        served: list[Future[None]] = []
+        futures: list[Future[None]] = []
         try:
-            served.extend(worker.thread.submit(serve, worker) for worker in self._workers[: len(pairs)])
-            for future in served:
+            futures.extend(worker.thread.submit(serve, worker) for worker in self._workers[: len(pairs)])
+            for future in futures:
                 future.result()
         except BaseException:  # no worker can start, or Ctrl-C
             open_pairs.clear()
             for worker in self._workers:
                 worker.interrupt()
-            wait(served)
+            wait(futures)
             raise
         return replies
 

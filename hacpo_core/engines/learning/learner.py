@@ -237,14 +237,14 @@ class BaseLearner(ABC):
         planned_updates = planned_updates or range(self.num_updates, self.num_updates + num_updates)
         with self._compiled_layers():
             minibatches, centers, state = self._centered(minibatches, objective, objective_state or {})
-            live_rows = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
-            training_rows = [minibatch.take(rows) for minibatch, rows in zip(minibatches, live_rows, strict=True)]
+            gradient_rows = [np.flatnonzero(self._has_gradient(minibatch, objective)) for minibatch in minibatches]
+            training_rows = [minibatch.take(rows) for minibatch, rows in zip(minibatches, gradient_rows, strict=True)]
             if recomputes_own:
                 training_rows = self._with_current_old(training_rows, num_iterations)
             accumulate = self._accumulate_apart if recomputes_own else self.accumulate
             self.model.train(self._recomputes)
-            for m, (minibatch, rows, live_B) in enumerate(
-                num_iterations * [*zip(minibatches, training_rows, live_rows, strict=True)]
+            for m, (minibatch, rows, position_B) in enumerate(
+                num_iterations * [*zip(minibatches, training_rows, gradient_rows, strict=True)]
             ):
                 self._position = planned_updates.start + m * len(planned_updates) / num_updates
                 if objective.selects_tokens:
@@ -254,7 +254,7 @@ class BaseLearner(ABC):
                 totals = accumulate(rows, weighted_objective, m)
                 step = self.optimizer_step()
                 control = control.after(rows, totals.outcomes)
-                row_outcomes.append(replace(totals.outcomes, row_B=live_B[totals.outcomes.row_B]))
+                row_outcomes.append(replace(totals.outcomes, row_B=position_B[totals.outcomes.row_B]))
                 outcome = _minibatch_outcome(m, minibatch, rows, totals, step, cosine)
                 if objective.has_entropy_bonus:
                     outcome = replace(outcome, entropy_coef=weighted_objective.entropy_coef)

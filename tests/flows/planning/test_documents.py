@@ -83,7 +83,9 @@ def test_types_from_sampler_to_loss_are_defined_where_the_table_says() -> None:
     assert len(rows) == section.count(".py` |"), "every row is read"
     types = [(name, file) for names, file in rows for name in re.findall(r"`(\w+)`", names)]
     assert len({name for name, _ in types}) == len(types), "each stands once"
-    before_the_sampler = 7
+    before_the_sampler = [name for name, _ in types].index("Sampled")
+    said = re.search(r"seven before the sampler, and (\d+)\s+from it to the loss", section)
+    assert said is not None and (before_the_sampler, int(said[1])) == (7, len(types) - 7)
     assert len(types) - before_the_sampler <= 30
     for name, file in types:
         source = (ROOT / "hacpo_core" / file).read_text(encoding="utf-8")

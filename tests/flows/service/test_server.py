@@ -270,11 +270,11 @@ def test_server_of_another_host_is_named_and_no_second_one_is_started(
 @pytest.mark.slow
 def test_what_is_spared_outlives_the_family_with_all_that_it_started() -> None:
     parent = psutil.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True)
-    spared = psutil.Process(int(parent.stdout.readline()))
+    kept = psutil.Process(int(parent.stdout.readline()))
     wait_until(lambda: len(parent.children(recursive=True)) == 3, "not all started")
-    doomed = [child for child in parent.children() if child != spared]
-    family = [spared, *spared.children()]
-    end_family(psutil.Process(parent.pid), spared=[spared])
+    doomed = [child for child in parent.children() if child != kept]
+    family = [kept, *kept.children()]
+    end_family(psutil.Process(parent.pid), kept=[kept])
     parent.wait(10)
     assert not any(child.is_running() for child in doomed)
     assert all(member.is_running() for member in family)

@@ -90,7 +90,7 @@ class GridConfig:
 class Cell:
     """One agent's cell in a table; `status` is one of STATES, and `reason` says why the cell is not done.
 
-    `root` need not exist.
+    A report has cells of the status "unreadable", too. `root` need not exist.
     """
 
     pair: str

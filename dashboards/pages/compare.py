@@ -21,7 +21,7 @@ from dashboards.models.grids.comparison_charts import (
     verdict_chart,
 )
 from dashboards.models.grids.comparison_csv import as_csv
-from dashboards.models.grids.verdicts import Answer
+from dashboards.models.grids.verdicts import GridVerdicts
 from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.models.runs.settings import ABSENT, read_field_values
 from dashboards.site import FILE_KINDS, Site, chart_response, part
@@ -40,7 +40,7 @@ class Selection:
 
     comparer: Comparer
     comparison: Comparison
-    answer: Answer
+    verdicts: GridVerdicts
     pairs: tuple[str, ...]
     """all pairs of the grid"""
     benchmark: str
@@ -84,7 +84,7 @@ def _selected(
         raise UnknownError(f"the pair {comparison.pair} has no agent {agent!r}")
     agents = (agent,) if agent and agent != TOGETHER else comparison.agents
     return Selection(
-        comparer, comparison, comparison_of_grid.answer, pairs, benchmark or comparer.default_benchmark, agents
+        comparer, comparison, comparison_of_grid.verdicts, pairs, benchmark or comparer.default_benchmark, agents
     )
 
 
@@ -133,7 +133,7 @@ def _chart(site: Site, selection: Selection, chart: _Charts, cost: _CostUnit, ha
     if not comparison.columns:
         return None
     if chart == "verdict":
-        return verdict_chart(selection.answer, comparison.pair)
+        return verdict_chart(selection.verdicts, comparison.pair)
     if chart == "results":
         return results_chart(comparison, selection.column)
     if chart == "parallel":
@@ -187,7 +187,10 @@ def _context(site: Site, selection: Selection | None, cost: _CostUnit, seen: str
     names = version_of(choices, comparison.agents if comparison is not None else ())
     is_choice_new = seen is not None and seen.partition(".")[0] != names
     fields = _fields(site, selection) if selection is not None else {}
-    results = {"comparison": comparison, "answer": selection.answer if selection is not None else Answer(None)}
+    results = {
+        "comparison": comparison,
+        "verdicts": selection.verdicts if selection is not None else GridVerdicts(None),
+    }
     return (
         choices
         | results

@@ -21,7 +21,7 @@ from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.failures import failure_groups
 from dashboards.models.grids.matrix import Matrix, MatrixRow, beginning
 from dashboards.models.grids.rows import summaries
-from dashboards.models.grids.verdicts import Answer
+from dashboards.models.grids.verdicts import GridVerdicts
 from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.pages.forms import chosen_experiments, read_form
 from dashboards.security import REPORT_CSP
@@ -36,7 +36,7 @@ from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
-FIRST_ANSWER_S = 0.3
+FIRST_REPLY_S = 0.3
 FIRST_CELLS = 400
 """number of cells in the first response"""
 _Rows = Literal["mean", "each"]
@@ -86,7 +86,7 @@ def grid_routes(site: Site) -> APIRouter:
         difference = site.changes(view.key).note(texts, since)
         if difference.version == since:
             return Response(status_code=204)
-        section_names = {"answer", "totals", "failures", "notice"}
+        section_names = {"verdicts", "totals", "failures", "notice"}
         return HTMLResponse(
             fragment(
                 "grid/grid_changes.html",
@@ -99,7 +99,7 @@ def grid_routes(site: Site) -> APIRouter:
 
     @router.get("/drawer")
     def drawer(experiment: Annotated[list[str], Query(max_length=32)]) -> Response:
-        runs = [_drawn(site, name) for name in experiment]
+        runs = [_drawer_values(site, name) for name in experiment]
         title = experiment[0] if len(experiment) == 1 else f"{len(experiment)} single-agent runs"
         return HTMLResponse(fragment("grid/drawer.html", title=title, runs=runs, priorities=PRIORITIES))
 
@@ -128,7 +128,7 @@ class View:
 
     record: GridRecord
     matrix: Matrix
-    answer: Answer
+    verdicts: GridVerdicts
     comparers: Mapping[str, Comparer]
     variants: Mapping[str, Variant]
     """methods that rows are compared with, by their key in the address"""
@@ -148,18 +148,18 @@ def report_of(site: Site, record: GridRecord) -> Path:
 
 
 def _view(site: Site, name: str, baseline: str, agents: str) -> View:
-    schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
+    schedule = site.scheduling.view(wait_s=FIRST_REPLY_S)
     record = site.runs.grid(name)
     status_of = cache(site.runs.status)  # read once for a request
     matrix = build_matrix(record, status_of, schedule, by_agent=agents == "each")
     comparison = site.comparisons.of(record, status_of)
-    answer = comparison.answer if name != ALL_RUNS else Answer(None)
-    methods = [answer.ours, *answer.baselines] if answer.ours is not None else []
+    verdicts = comparison.verdicts if name != ALL_RUNS else GridVerdicts(None)
+    methods = [verdicts.ours, *verdicts.baselines] if verdicts.ours is not None else []
     variants = {f"{v.method}/{v.label}" if v.label else v.method: v for v in methods if v is not None}
     if baseline and baseline not in variants:
         raise UnknownError(f"the grid {name} has no method {baseline!r} to compare with")
-    default = next((key for key, v in variants.items() if v == (answer.best or answer.ours)), "")
-    return View(record, matrix, answer, comparison.comparers, variants, baseline or default, agents, schedule.notice)
+    default = next((key for key, v in variants.items() if v == (verdicts.best_baseline or verdicts.ours)), "")
+    return View(record, matrix, verdicts, comparison.comparers, variants, baseline or default, agents, schedule.notice)
 
 
 def _context(view: View, matrix: Matrix, texts: Mapping[str, str], version: str) -> dict[str, Any]:
@@ -186,12 +186,12 @@ def row_title(row: MatrixRow) -> str:
 
 def _texts(site: Site, view: View, matrix: Matrix) -> dict[str, str]:
     """Parts of the page that can change, rendered, by name."""
-    live, beside = macro("grid/cell.html", "live"), macro("grid/cell.html", "summary")
+    cell_button, row_summary = macro("grid/cell.html", "button"), macro("grid/cell.html", "summary")
     status_of = site.runs.status
     row_summaries = summaries(matrix, view.comparers, view.variants.get(view.baseline))
     groups = failure_groups(view.matrix.cells(), status_of)
     texts: dict[str, str] = {
-        "answer": fragment("grid/answer.html", answer=view.answer, num_pairs=len(view.matrix.sections)),
+        "verdicts": fragment("grid/verdicts.html", verdicts=view.verdicts, num_pairs=len(view.matrix.sections)),
         "totals": fragment("grid/totals.html", matrix=view.matrix, stacked=macro("macros.html", "stacked")),
         "failures": fragment("grid/failures.html", groups=groups),
         "notice": view.notice,
@@ -202,12 +202,12 @@ def _texts(site: Site, view: View, matrix: Matrix) -> dict[str, str]:
         low, high = min(finite_values, default=0.0), max(finite_values, default=0.0)
         for row in section.rows:
             title = row_title(row)
-            texts |= {cell.key: live(cell, title, low, high) for cell in row.cells if cell is not None}
-            texts[row.key] = beside(row, row_summaries[row.key])
+            texts |= {cell.key: cell_button(cell, title, low, high) for cell in row.cells if cell is not None}
+            texts[row.key] = row_summary(row, row_summaries[row.key])
     return texts
 
 
-def _drawn(site: Site, experiment: str) -> dict[str, Any]:
+def _drawer_values(site: Site, experiment: str) -> dict[str, Any]:
     """Template values for an experiment in the drawer, which need not have started."""
     names = {cell.experiment for record in site.runs.grids() for cell in record.cells}
     if experiment not in names:
@@ -261,13 +261,13 @@ def _operation(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]
     return lambda experiment: schedule.set_priority(experiment, action)
 
 
-def _why_impossible(action: str, state: str) -> str:
-    """Why an action is not possible in a state, else ""; the schedule reports its own."""
+def _why_impossible(action: str, state: str) -> str | None:
+    """Why an action is not possible in a state, or None; the schedule reports its own."""
     if action == "retry" and state != "failed":
         return f"it is {state}; only failed experiments are retried"
     if action == "run" and state != "missing":
         return f"it is {state}; only missing experiments are run"
-    return ""
+    return None
 
 
 def _try(site: Site, perform: Callable[[str], object], experiment: str) -> str:

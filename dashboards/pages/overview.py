@@ -1,4 +1,4 @@
-"""First page: a card per grid with its progress, its answer so far and its failures."""
+"""First page: a card per grid with its progress, its verdicts so far and its failures."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dashboards.models.changes import version_of
 from dashboards.models.grids.cells import build_matrix
 from dashboards.models.grids.failures import FailureGroup, failure_groups
 from dashboards.models.grids.matrix import MatrixTotals
-from dashboards.models.grids.verdicts import Answer, Verdict
+from dashboards.models.grids.verdicts import GridVerdicts, Verdict
 from dashboards.models.listing import ALL_RUNS
 from dashboards.site import Site, fragment, part
 from experiments.report.cells import Variant
 from flows.records.gridfile import GridRecord
 
-FIRST_ANSWER_S = 0.3
+FIRST_REPLY_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class Card:
     name: str
     title: str
     totals: MatrixTotals
-    answer: Answer
+    verdicts: GridVerdicts
     failures: tuple[FailureGroup, ...]
     last: Event | None
 
     @property
     def rows(self) -> list[tuple[Variant, Verdict | None]]:
         """Every baseline, with its verdict over all pairs and agents (None: not yet)."""
-        overall = self.answer.of()
-        return [(variant, overall.get(variant)) for variant in self.answer.baselines]
+        overall = self.verdicts.of()
+        return [(variant, overall.get(variant)) for variant in self.verdicts.baselines]
 
     @property
     def span(self) -> float:
         """Largest distance from zero on the axis of the forest plot, in points."""
-        differences = [verdict.difference for verdict in self.answer.of().values()]
+        differences = [verdict.difference for verdict in self.verdicts.of().values()]
         # An interval of two seeds may be very wide; the axis follows the values, and intervals are cut.
         return max(
             [1.0, *(1.5 * abs(d.value) for d in differences), *(min(d.high - d.value, 15.0) for d in differences)]
@@ -87,7 +87,7 @@ def _counts(site: Site, record: GridRecord) -> dict[str, Any]:
 
 
 def _context(site: Site) -> dict[str, Any]:
-    schedule = site.scheduling.view(wait_s=FIRST_ANSWER_S)
+    schedule = site.scheduling.view(wait_s=FIRST_REPLY_S)
     records = site.runs.grids()
     placed_names = {cell.experiment for record in records for cell in record.cells}
     num_others = sum(name not in placed_names for name in site.runs.names())
@@ -118,7 +118,7 @@ def _card(site: Site, record: GridRecord) -> Card:
         record.name,
         record.title,
         matrix.totals,
-        site.comparisons.of(record, status_of).answer if record.name != ALL_RUNS else Answer(None),
+        site.comparisons.of(record, status_of).verdicts if record.name != ALL_RUNS else GridVerdicts(None),
         tuple(failure_groups(matrix.cells(), status_of)),
         max(events, key=lambda event: event.at, default=None),
     )

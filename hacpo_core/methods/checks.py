@@ -160,8 +160,8 @@ def checked_teacher_problems(
         teacher_problems = list(estimator.teacher_problems(scored, learner, teacher, problems))
         if len(teacher_problems) != len(problems):
             raise MethodError(
-                f"{owner}: returned {len(teacher_problems)} problems, expected {len(problems)}, one for each response in "
-                "its order"
+                f"{owner}: returned {len(teacher_problems)} problems, expected {len(problems)}, one for each response "
+                "in its order"
             )
         for problem, other in zip(problems, teacher_problems, strict=True):
             if other.id != problem.id:

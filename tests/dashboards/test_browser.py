@@ -87,7 +87,7 @@ def test_find_who_wins(tab: Any, served: str, runs_dir: Path) -> None:
     assert "win +5.0" in tab.locator(".forest tr").inner_text().replace("\t", " ")
     tab.get_by_role("link", name="A small grid", exact=True).click()
     tab.wait_for_load_state("load")
-    assert "HACPO against GSPO" in tab.locator("#answer").inner_text()
+    assert "HACPO against GSPO" in tab.locator("#verdicts").inner_text()
     opener = tab.get_by_role("button", name="agents of GSPO")
     assert tab.locator("tr.part").first.is_hidden()
     opener.click()

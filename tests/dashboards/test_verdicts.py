@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.models.grids.comparison import Comparer
-from dashboards.models.grids.verdicts import GridComparisons, answer_of
+from dashboards.models.grids.verdicts import GridComparisons, verdicts_of
 from dashboards.models.listing import Runs
 from experiments.report.cells import Variant
 from tests.dashboards.stores import write_grid, write_progress
@@ -20,9 +20,9 @@ def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> N
     record = replace(both, cells=[*both.cells, *ours.cells])
     runs = Runs(runs_dir)
     comparers = {pair: Comparer(record, pair, runs.status) for pair in ("a", "b")}
-    answer, alone = answer_of(comparers), answer_of({"a": comparers["a"]})
-    assert answer.best == Variant("gspo")
-    found, expected = answer.of()[Variant("gspo")], alone.of()[Variant("gspo")]
+    verdicts, alone = verdicts_of(comparers), verdicts_of({"a": comparers["a"]})
+    assert verdicts.best_baseline == Variant("gspo")
+    found, expected = verdicts.of()[Variant("gspo")], alone.of()[Variant("gspo")]
     assert found.difference == expected.difference, "HACPO's 0.9 on the other pair is not held against GSPO"
 
 
@@ -45,10 +45,10 @@ def test_answer_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_di
     runs = Runs(runs_dir)
     record = replace(whole, cells=[*whole.cells, *begun.cells])
     comparers = {pair: Comparer(record, pair, runs.status) for pair in ("a", "b")}
-    found = answer_of(comparers).of()[Variant("gspo")]
-    assert found.difference == answer_of({"a": comparers["a"]}).of()[Variant("gspo")].difference
+    found = verdicts_of(comparers).of()[Variant("gspo")]
+    assert found.difference == verdicts_of({"a": comparers["a"]}).of()[Variant("gspo")].difference
     assert found.text.endswith("3 seeds, 1 pair to come")
-    alone = answer_of({"b": comparers["b"]}).of()[Variant("gspo")]
+    alone = verdicts_of({"b": comparers["b"]}).of()[Variant("gspo")]
     assert (alone.word, alone.difference.num_seeds) == ("one seed", 1)
     # errors of .03 for two agents and two methods, in points: 1.96 x sqrt(4 x 3^2) / 2
     assert alone.difference.high - alone.difference.value == pytest.approx(5.88, abs=0.001)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
 from dashboards.models.grids.evaluations import Point
-from dashboards.models.grids.verdicts import Answer
+from dashboards.models.grids.verdicts import GridVerdicts
 from experiments.look import charts
 from experiments.look.charts import Chart
 from experiments.look.palette import Stroke, method_strokes
@@ -32,9 +32,9 @@ def strokes_of(comparison: Comparison) -> dict[str, Stroke]:
     return method_strokes(variant.title for variant in comparison.variants)
 
 
-def verdict_chart(answer: Answer, pair: str) -> Chart | None:
+def verdict_chart(verdicts: GridVerdicts, pair: str) -> Chart | None:
     """Differences of the method of interest from each other method, a panel per agent and one for all."""
-    pair_verdicts = [verdict for verdict in answer.verdicts if verdict.pair == pair]
+    pair_verdicts = [verdict for verdict in verdicts.verdicts if verdict.pair == pair]
     rows = [
         {
             "agent": verdict.agent,

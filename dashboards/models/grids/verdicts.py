@@ -1,4 +1,4 @@
-"""A grid's answer so far: its method of interest against each baseline, paired by seed."""
+"""A grid's verdicts so far: its method of interest against each baseline, paired by seed."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GridVerdicts:
     """The verdicts of a grid; `ours` is None if the grid has fewer than two methods."""
 
     ours: Variant | None
     baselines: tuple[Variant, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
-    best: Variant | None = None
+    best_baseline: Variant | None = None
     """the other method against which ours has the smallest lead, on common pairs and seeds"""
 
     def of(self, pair: str = EVERY_PAIR, agent: str = TOGETHER) -> dict[Variant, Verdict]:
@@ -88,18 +88,18 @@ class Answer:
             return []
         overall = self.of()
         double = next((variant for variant in self.baselines if variant.method == _TWICE_THE_TOKENS), None)
-        if double is not None and double == self.best:
+        if double is not None and double == self.best_baseline:
             return [("the best baseline, with twice the tokens", double, overall.get(double))]
-        baselines = [("the best baseline", self.best), ("with twice the tokens", double)]
+        baselines = [("the best baseline", self.best_baseline), ("with twice the tokens", double)]
         return [(what, variant, overall.get(variant)) for what, variant in baselines if variant is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class GridComparison:
-    """A grid's comparers by pair, and its answer."""
+    """A grid's comparers by pair, and its verdicts."""
 
     comparers: Mapping[str, Comparer]
-    answer: Answer
+    verdicts: GridVerdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class GridComparisons:
         self._comparisons: dict[str, tuple[GridRecord, Mapping[str, _Pair], GridComparison]] = {}
 
     def of(self, record: GridRecord, status_of: StatusOf) -> GridComparison:
-        """The comparers and the answer of a grid."""
+        """The comparers and the verdicts of a grid."""
         earlier = self._comparisons.get(record.name)
         earlier_pairs: Mapping[str, _Pair] = earlier[1] if earlier is not None and earlier[0] == record else {}
         statuses: dict[str, list[ExperimentStatus]] = {}
@@ -133,7 +133,7 @@ class GridComparisons:
         ):
             comparison = earlier[2]
         else:
-            comparison = GridComparison(comparers, answer_of(comparers))
+            comparison = GridComparison(comparers, verdicts_of(comparers))
         self._comparisons[record.name] = record, pairs, comparison
         return comparison
 
@@ -181,7 +181,7 @@ class _Lead:
         return of_one_seed(self.points[seed], math.sqrt(self.variances[seed]))
 
 
-def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
+def verdicts_of(comparers: Mapping[str, Comparer]) -> GridVerdicts:
     """The verdicts of a grid; cells without a common complete seed have none.
 
     Args:
@@ -190,7 +190,7 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
     variants = list(dict.fromkeys(variant for comparer in comparers.values() for variant in comparer.variants))
     ours = method_of_interest(variants)
     if ours is None:
-        return Answer(None)
+        return GridVerdicts(None)
     baselines = [variant for variant in variants if variant != ours]
     places = [(pair, agent) for pair, comparer in comparers.items() for agent in comparer.agents]
     kinds: list[list[tuple[str, str]]] = [places, [(pair, TOGETHER) for pair in comparers]]
@@ -233,7 +233,7 @@ def answer_of(comparers: Mapping[str, Comparer]) -> Answer:
         ]
     overall = {v.theirs: v.difference.value for v in verdicts if v.pair == EVERY_PAIR}
     best = min(overall, key=lambda variant: overall[variant], default=None)  # leaves us the smallest lead
-    return Answer(ours, tuple(baselines), tuple(verdicts), best)
+    return GridVerdicts(ours, tuple(baselines), tuple(verdicts), best)
 
 
 def _lead(comparer: Comparer, agent: str, ours: Variant, theirs: Variant) -> _Lead:

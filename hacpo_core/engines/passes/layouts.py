@@ -26,7 +26,6 @@ from torch import Tensor
 from hacpo_core.columns import TokenRows
 from hacpo_core.config.engine import MAX_PLACES
 
-LAYOUTS = ("padded", "shared_prompts")
 BLOCK_SHARE = 0.75
 """a block's shortest row is at least this share of its longest one; at most a quarter of its places are padding"""
 
@@ -85,7 +84,7 @@ def forward_passes(
 
     Args:
         rows: each with at least one prompt token and one response token.
-        layout: one of `LAYOUTS`.
+        layout: "padded" or "shared_prompts".
         max_tokens: budget of one pass, with the padding of padded rows; a longer row gets a pass of its own.
         filled_length: pad a sequence of shared_prompts to the length that this returns for its number of tokens, even
             beyond `max_tokens`; None: leave it as it is.

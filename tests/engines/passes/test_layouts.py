@@ -23,7 +23,7 @@ from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.cpu import speedups
 from hacpo_core.engines.passes import attention, scoring
 from hacpo_core.engines.passes.attention import NAME, let_rows_share
-from hacpo_core.engines.passes.layouts import LAYOUTS, ForwardPass, RowPlaces, forward_passes, micro_batches
+from hacpo_core.engines.passes.layouts import ForwardPass, RowPlaces, forward_passes, micro_batches
 from hacpo_core.engines.passes.scoring import row_layout, scoring_head
 from hacpo_core.errors import ConfigError, EngineError
 from tests.engines.ranks import on_ranks
@@ -38,6 +38,7 @@ ROWS = [
     Request((6,), (12, 13, 14)),
     Request((1, 2, 3), (15, 16, 17)),
 ]
+LAYOUTS = ("padded", "shared_prompts")
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_family = pytest.mark.parametrize("family", FAMILIES)
 

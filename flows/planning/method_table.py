@@ -12,6 +12,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -121,29 +122,33 @@ class MethodRow:
     settings: Mapping[str, Any]
 
 
-def method_rows() -> Iterator[MethodRow]:
+@cache
+def method_rows() -> tuple[MethodRow, ...]:
     """All shipped methods, composed with the tiny pair."""
+    return tuple(_method_row(name) for name in available("method"))
+
+
+def _method_row(name: str) -> MethodRow:
     folder = files("experiments") / DECLARATION_FOLDERS["method"]
-    for name in available("method"):
-        about, source = (folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[:2]
-        method = compose("tiny", name).method
-        parts = {seam: getattr(method, seam).name for seam in SEAMS}
-        fields = tuple(f"method.{seam}.{field}" for seam in SEAMS for field in _own_fields(seam, getattr(method, seam)))
-        tree: Any = OmegaConf.to_container(read_declaration("method", name)["method"])
-        settings = {
-            field: value
-            for field, value in flatten(tree).items()
-            if field.partition(".")[2] not in ("", "name") and value != _default(method, field)
-        }
-        yield MethodRow(
-            name=name,
-            about=about.removeprefix("# "),
-            source=source.removeprefix("# Source: "),
-            shares=method.shares_rollouts,
-            parts=parts,
-            fields=fields,
-            settings=settings,
-        )
+    about, source = (folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[:2]
+    method = compose("tiny", name).method
+    parts = {seam: getattr(method, seam).name for seam in SEAMS}
+    fields = tuple(f"method.{seam}.{field}" for seam in SEAMS for field in _own_fields(seam, getattr(method, seam)))
+    tree: Any = OmegaConf.to_container(read_declaration("method", name)["method"])
+    settings = {
+        field: value
+        for field, value in flatten(tree).items()
+        if field.partition(".")[2] not in ("", "name") and value != _default(method, field)
+    }
+    return MethodRow(
+        name=name,
+        about=about.removeprefix("# "),
+        source=source.removeprefix("# Source: "),
+        shares=method.shares_rollouts,
+        parts=parts,
+        fields=fields,
+        settings=settings,
+    )
 
 
 def _default(method: MethodConfig, field: str) -> Any:

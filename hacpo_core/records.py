@@ -100,8 +100,11 @@ class PhaseCost:
     def total(cls, costs: Iterable[PhaseCost]) -> PhaseCost:
         """The sum of several costs."""
         summands = list(costs)
-        gpu_seconds, num_tokens = sum(cost.gpu_seconds for cost in summands), sum(cost.num_tokens for cost in summands)
-        return cls(sum(cost.seconds for cost in summands), gpu_seconds, num_tokens)
+        return cls(
+            sum((cost.seconds for cost in summands), 0.0),
+            sum((cost.gpu_seconds for cost in summands), 0.0),
+            sum(cost.num_tokens for cost in summands),
+        )
 
 
 @dataclass(frozen=True, slots=True)

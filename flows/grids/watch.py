@@ -33,8 +33,9 @@ def watch(
 ) -> dict[str, str]:
     """Queue experiments and show their progress until each is complete, has failed or was cancelled.
 
-    An experiment that another process trains is queued if that process ends without a result. Of flow runs only the
-    end of one counts that was live while this function watched it: an earlier end is not about this call.
+    An experiment that another process trains is queued if that process ends without a result. The end of a flow run
+    counts only if the run was live while this function watched it: an earlier end is not about this call. A recorded
+    failure always counts.
 
     Args:
         plans: experiments that are not complete, the first to be queued first.
@@ -76,7 +77,7 @@ class _OpenExperiments:
 
     def check_once(self) -> None:
         """Check every experiment, and ask the server if its last answer is old."""
-        has_new_runs = time.monotonic() - self._asked_at > ASK_EVERY_S and self._ask()
+        are_runs_current = time.monotonic() - self._asked_at > ASK_EVERY_S and self._ask()
         for name, root in list(self.roots.items()):
             status, run = experiment_status(root), self._runs.get(name)
             self._show(name, status)
@@ -87,7 +88,7 @@ class _OpenExperiments:
                 was_watched = run is not None and run.id == self._run_ids.get(name)
                 if was_watched or status.failure is not None:
                     reason = state.reason
-                elif has_new_runs:
+                elif are_runs_current:
                     with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
                         self._run_ids[name] = self._schedule.start(name, self._priority).id
             if state.state == "done" or reason is not None:

@@ -50,7 +50,7 @@ class GridRecord:
     cells: Annotated[list[GridCell], Field(validation_alias=AliasChoices("cells", "places"))] = field(
         default_factory=list
     )
-    """files of November 2026 call them places"""
+    """earlier files name them `places`"""
     source: str | None = None
     """absolute path of the grid's file, or the name of a shipped grid; None: recorded by an earlier version"""
 

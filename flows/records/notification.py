@@ -42,16 +42,16 @@ def notified(webhook: str | None, runs_dir: Path, experiment: str) -> Iterator[N
     except Exception as error:
         send_failure(webhook, runs_dir, experiment, f"{type(error).__name__}: {first_line(error)}")
         raise
-    _tell_ended_grids(webhook, runs_dir, experiment)
+    _send_ended_grids(webhook, runs_dir, experiment)
 
 
 def send_failure(webhook: str | None, runs_dir: Path, experiment: str, reason: str) -> None:
     """Report a failed experiment, and the grids that end with it."""
     _send(webhook, "experiment_failed", f"{experiment} failed: {reason}", experiment=experiment, reason=reason)
-    _tell_ended_grids(webhook, runs_dir, experiment)
+    _send_ended_grids(webhook, runs_dir, experiment)
 
 
-def send_cancelled_ends(webhook_of: Callable[[str], str | None], runs_dir: Path, cancelled: Mapping[str, str]) -> None:
+def send_cancelled_grids(webhook_of: Callable[[str], str | None], runs_dir: Path, cancelled: Mapping[str, str]) -> None:
     """Report the grids that ended with a cancelled experiment.
 
     Args:
@@ -63,18 +63,18 @@ def send_cancelled_ends(webhook_of: Callable[[str], str | None], runs_dir: Path,
         ended_experiments = sorted(record.experiments & cancelled.keys())
         url = _url(webhook_of(ended_experiments[0])) if ended_experiments else None
         if url is not None and (counts := _claimed_end(runs_dir, record, cancelled)) is not None:
-            _tell_end(url, record, counts)
+            _send_end(url, record, counts)
 
 
-def _tell_ended_grids(webhook: str | None, runs_dir: Path, experiment: str) -> None:
+def _send_ended_grids(webhook: str | None, runs_dir: Path, experiment: str) -> None:
     if _url(webhook) is None:
         return
     for record in read_grids(runs_dir):
         if experiment in record.experiments and (counts := _claimed_end(runs_dir, record, {})) is not None:
-            _tell_end(webhook, record, counts)
+            _send_end(webhook, record, counts)
 
 
-def _tell_end(webhook: str | None, record: GridRecord, counts: Counter[str]) -> None:
+def _send_end(webhook: str | None, record: GridRecord, counts: Counter[str]) -> None:
     noun = "experiment" if counts["done"] == 1 else "experiments"
     text = f"{record.title}: {counts['done']} {noun} done, {counts['failed']} failed"
     text += f", {counts['cancelled']} cancelled" if counts["cancelled"] else ""

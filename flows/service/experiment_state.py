@@ -1,6 +1,4 @@
-"""The state of an experiment, from its folder and its newest flow run: one answer for tables, page, watcher, schedule
-and reconciler.
-"""
+"""The state of an experiment, from its folder and its newest flow run: one answer for all that ask."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ class ExperimentState:
     state: str
     reason: str
     will_continue: bool = False
-    """whether a process, a worker or the reconciler continues it, without another request"""
+    """whether a process, a worker or the reconciler still acts on it, without another request"""
 
 
 def state_of(
@@ -50,17 +48,17 @@ def state_of(
 ) -> ExperimentState:
     """Combine files and schedule into one state; a lock or a result in the folder overrides the schedule.
 
-        folder              flow run               state
-        result              any                    done
-        lock                any                    running
-        neither             waiting                queued; failed and will continue, if dead
-        neither             Running                running; failed and will continue, if dead
-        neither             Cancelling             running; missing, if dead
-        failure             any other or dead      failed
-        no failure          Crashed                failed, and will continue: the reconciler resubmits it
-        no failure          Failed                 failed
-        no failure          Cancelled, Completed   missing
-        no failure          none                   missing, or unavailable
+        folder          flow run                              state
+        result          any                                   done
+        lock            any                                   running
+        neither         waiting                               queued
+        neither         waiting, and its worker is dead       failed, and will continue: the reconciler resubmits it
+        neither         Running, Cancelling                   running
+        failure         any other, or dead                    failed
+        no failure      Crashed, or Running and dead          failed, and will continue
+        no failure      Failed                                failed
+        no failure      Cancelled, or Cancelling and dead     missing, or unavailable
+        no failure      Completed, none                       missing, or unavailable
 
     Args:
         status: state from the folder.
@@ -77,14 +75,16 @@ def state_of(
             return ExperimentState("queued", f"waiting for a worker, priority {run.priority}", will_continue=True)
         reason = CANCELLING if run.state == "Cancelling" else "starting, or its process has just ended"
         return ExperimentState("running", reason, will_continue=True)
+    if run is not None and run.state in WAITING:  # it has not begun: a failure in the folder is an earlier one
+        return ExperimentState("failed", "was pending for too long, its worker is gone", will_continue=True)
     if status.state == "failed":
         return ExperimentState("failed", status.reason)
     if run is not None and run.state == "Failed":
         return ExperimentState("failed", run.message or "flow run failed")
     is_cancelled = run is not None and run.state in ("Cancelled", "Cancelling")
     if run is not None and run.state != "Completed" and not is_cancelled:
-        reasons = {"Crashed": run.message, "Pending": "was pending for too long, its worker is gone"}
-        return ExperimentState("failed", reasons.get(run.state) or "its process died", will_continue=True)
+        message = run.message.strip() if run.state == "Crashed" else ""
+        return ExperimentState("failed", message or "its process died", will_continue=True)
     if unavailable and status.progress is None:
         return ExperimentState("unavailable", unavailable)
     if is_cancelled:

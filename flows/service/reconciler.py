@@ -5,7 +5,7 @@ Prefect notices a dead process only while its worker is alive. The experiment's 
     state of the flow run                       cause                                          action
     Pending for long                            the worker died before it started the process  resubmit
     Running, lock free, no result               the process died                               resubmit
-    Running, Crashed or Failed, with a result   it died after its work was done                Completed
+    one of these or Failed, with a result       it died after its work was done                Completed
     Running, lock free, with a failure          it could not report the failure                Failed
     Crashed                                     the worker or Prefect reported a crash         resubmit
     one of these, no folder                     the experiment was deleted                     Cancelled
@@ -35,7 +35,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.planning.plans import find_plan
 from flows.records.failures import record_failure
-from flows.records.notification import send_cancelled_ends, send_failure
+from flows.records.notification import send_cancelled_grids, send_failure
 from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
 from flows.records.unsent import unsent_experiments
 from flows.service.experiment_state import state_of
@@ -52,7 +52,7 @@ SLACK_S = 10.0
 SEND_EVERY_S = 60.0
 """time between two attempts to send to MLflow what ended experiments did not"""
 _RESTARTS = "restarts:"
-_CHECKED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
+_STATES_TO_CHECK = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Reconciler:
         messages = self._host.check(self.schedule.client)
         cancelled: dict[str, str] = {}
         for experiment, run in self.schedule.flow_runs().items():
-            if not experiment or run.state is None or run.state.type not in (*_CHECKED, StateType.CANCELLED):
+            if not experiment or run.state is None or run.state.type not in (*_STATES_TO_CHECK, StateType.CANCELLED):
                 continue
             status = experiment_status(self.schedule.root(experiment))
             if run.state.type is StateType.CANCELLED and status.state == "missing":
@@ -95,7 +95,7 @@ class Reconciler:
                 _log.warning("%s: %s", experiment, message)
                 messages.append(f"{experiment}: {message}")
         if cancelled:
-            send_cancelled_ends(self._webhook, self.runs_dir, cancelled)
+            send_cancelled_grids(self._webhook, self.runs_dir, cancelled)
         for message in self._close_command_runs():
             _log.warning("%s", message)
             messages.append(message)
@@ -109,20 +109,21 @@ class Reconciler:
     def _reconcile(self, experiment: str, run: FlowRun, status: ExperimentStatus) -> Iterator[str]:
         assert run.state is not None, "checked by check_once"
         kind = run.state.type
-        if status.state == "running" or kind not in _CHECKED:
+        if status.state == "running" or kind not in _STATES_TO_CHECK:
             return
         if kind not in (StateType.CRASHED, StateType.FAILED) and not self._suspects.is_due(run):
             return
-        state = state_of(status, scheduled_run(run), is_dead=True)
         if kind is StateType.CANCELLING:
             self._set(run, Cancelled(message="ended"))
             yield "cancelled; its process is gone"
-        elif state.state == "done":
+            return
+        state = state_of(status, scheduled_run(run), is_dead=True)
+        if state.state == "done":
             self._set(run, Completed(message="its result exists"))
             yield "completed; its result exists"
         elif state.will_continue:
-            yield self._resubmit(experiment, run, state.reason.strip().partition("\n")[0].rstrip("."))
-        elif kind in (StateType.PENDING, StateType.RUNNING):  # other failures are left for the user to inspect
+            yield self._resubmit(experiment, run, state.reason.partition("\n")[0].rstrip(".") or "it crashed")
+        elif kind is StateType.RUNNING:  # other failures are left for the user to inspect
             self._set(run, Failed(message=state.reason))
             yield f"failed, and could not report it: {state.reason}"
 

@@ -28,7 +28,7 @@ from flows.records.failures import FAILURE_FILE
 from flows.records.files import experiments_dir
 from flows.records.states import CONFIG_FILE, experiment_status
 from flows.service.deployments import POOL, connect, deploy
-from flows.service.experiment_state import ExperimentState, ScheduledRun, state_of
+from flows.service.experiment_state import ScheduledRun, state_of
 from flows.service.server import PrefectServer
 from hacpo_core.errors import HacpoError, ServerError, first_line
 
@@ -150,7 +150,8 @@ class Schedule:
             RefusedError: it is complete, queued, being trained, or was never planned.
         """
         newest = self._newest(experiment)
-        state = self._state(experiment, newest)
+        run = scheduled_run(newest) if newest is not None else None
+        state = state_of(experiment_status(self.root(experiment)), run)
         if state.state == "done":
             raise RefusedError(f"{experiment} is complete")
         if state.state == "running":
@@ -200,13 +201,14 @@ class Schedule:
                 `has_worker=False`, it is trained by the worker of another host.
         """
         newest = self._newest(experiment)
-        state = self._state(experiment, newest)
-        will_return = state.state == "failed" and state.will_continue
-        if newest is None or not (scheduled_run(newest).is_live or will_return):
+        run = scheduled_run(newest) if newest is not None else None
+        state = state_of(experiment_status(self.root(experiment)), run)
+        will_return = state.state == "failed" and state.will_continue  # crashed; the reconciler would resubmit it
+        if newest is None or run is None or not (run.is_live or will_return):
             if state.state == "running":
                 raise RefusedError(f"{experiment} is trained by a command, not by a worker; stop it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
-        is_scheduled = scheduled_run(newest).state == "Scheduled"
+        is_scheduled = run.state == "Scheduled"
         host = socket.gethostname() if is_scheduled else host_of(newest) or socket.gethostname()
         if not has_worker and host != socket.gethostname():
             raise RefusedError(f"{experiment} is trained by the worker of {host}")
@@ -234,7 +236,7 @@ class Schedule:
         # complete, rather than none.
         new_run = self.submit(experiment, priority, newest)
         with prefect_errors():
-            state: State[Any] = Cancelled(message=f"new_run to the {priority} queue")
+            state: State[Any] = Cancelled(message=f"moved to the {priority} queue")
             response: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
             earlier = [past for past in self.client.read_flow_run_states(newest.id) if past.message != state.message]
             # checked here, because Prefect also accepts a second cancellation
@@ -244,10 +246,6 @@ class Schedule:
             self.client.delete_flow_run(UUID(new_run.id))
         reason = "it was cancelled meanwhile" if was_cancelled else "a worker has just taken it"
         raise RefusedError(f"{experiment} is no longer waiting: {reason}")
-
-    def _state(self, experiment: str, newest: FlowRun | None) -> ExperimentState:
-        run = scheduled_run(newest) if newest is not None else None
-        return state_of(experiment_status(self.root(experiment)), run)
 
     def _newest(self, experiment: str) -> FlowRun | None:
         conditions = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}
@@ -344,7 +342,7 @@ def host_in(worker: str) -> str:
 
 
 def scheduled_run(run: FlowRun) -> ScheduledRun:
-    """What tables, page and watcher show of a flow run."""
+    """A flow run as `state_of` reads it."""
     state = run.state
     return ScheduledRun(
         id=str(run.id),

@@ -1,6 +1,6 @@
 """Mini-batches of one learner in one step: rows of responses, in the learner's tokens, stored as columns.
 
-Shapes: B row of a mini-batch, R response of one agent in one step, N token of all rows.
+Shapes: B row of a mini-batch, R response of one agent in one step, N response token of all rows.
 """
 
 from __future__ import annotations

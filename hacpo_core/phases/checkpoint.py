@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
-from typing import Any
 
 from hacpo_core.experiment import Experiment
 from hacpo_core.phases.with_agent import with_agent
@@ -24,14 +22,11 @@ def checkpoint(experiment: Experiment, step: int, *, best: Collection[int]) -> N
     kinds = ("rollout", "update", "objective")
     phases = ["advantage", *(f"{kind}.{agent}" for kind in kinds for agent in experiment.agents)]
 
-    def save(agent: str, folder: Path) -> dict[str, Any]:
-        return with_agent(experiment, agent, step, lambda _: experiment.placement.save(agent, folder))[0]
-
     save_checkpoint(
         experiment.ledger.store.root,
         step,
         experiment.agents,
-        save,
+        lambda agent, at: with_agent(experiment, agent, step, lambda _: experiment.placement.save(agent, at))[0],
         {phase: experiment.ledger.state(step, phase) for phase in phases},
         keep=experiment.config.checkpoint.keep,
         also=frozenset(best),

@@ -59,8 +59,8 @@ DEFINITIONS: Mapping[str, str] = {
     "problem, such as other responses (shows_answers)",
     "teacher/too_long_share": "share of the responses that the teacher scored behind the problem's own prompt because "
     "the other one is too long (max_shown_tokens)",
-    "time/teach_s": "wall-clock seconds in which the agent's teacher scored",
-    "gpu/teach_s": "GPU-seconds in which the agent's teacher scored",
+    "time/teach_s": "wall-clock seconds in which the agent's teacher, and with extrapolation its initial model, scored",
+    "gpu/teach_s": "GPU-seconds in which the agent's teacher, and with extrapolation its initial model, scored",
     "correction/weight_mean": "mean weight that corrects own rows for the difference between sampler and learner",
     "correction/zero_share": "share of own rows whose correction weight is 0",
     "update/grad_norm": "gradient norm before clipping, mean over the step's updates",

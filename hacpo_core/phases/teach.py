@@ -1,6 +1,7 @@
 """Phase teach.<agent>: the agent's teacher, if the estimator names one, scores every token of its responses.
 
-Shapes: R response, N token of one response, M token of it in the teacher's tokens.
+Shapes: R response, N token (of one response, or of all, one after another), M token of a response in the teacher's
+tokens.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def verify(experiment: Experiment, step: int, agent: str, *, round_index: int = 
     Raises:
         VerificationError: all responses are unscored, or more than `verifier.max_unscored_fraction` of them, rounded
             up.
-        MethodError: a reward function returned something that is no reward.
+        MethodError: a reward function returned something that is not a reward.
     """
     if experiment.ledger.has(step, phase_name("verify", agent, round_index)):
         return

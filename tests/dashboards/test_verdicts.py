@@ -39,7 +39,7 @@ def test_pair_is_compared_again_only_if_its_evaluations_change(runs_dir: Path) -
     assert after.comparers["a"] is before.comparers["a"] and after.comparers["b"] is not before.comparers["b"]
 
 
-def test_answer_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_dir: Path) -> None:
+def test_verdicts_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_dir: Path) -> None:
     whole = write_grid(runs_dir, pair="a", seeds=(0, 1, 2))
     begun = write_grid(runs_dir, pair="b", seeds=(0,))
     runs = Runs(runs_dir)

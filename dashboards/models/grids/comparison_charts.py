@@ -34,7 +34,7 @@ def strokes_of(comparison: Comparison) -> dict[str, Stroke]:
 
 def verdict_chart(verdicts: GridVerdicts, pair: str) -> Chart | None:
     """Differences of the method of interest from each other method, a panel per agent and one for all."""
-    pair_verdicts = [verdict for verdict in verdicts.verdicts if verdict.pair == pair]
+    pair_verdicts = [verdict for verdict in verdicts.rows if verdict.pair == pair]
     rows = [
         {
             "agent": verdict.agent,

@@ -73,13 +73,13 @@ def path_of(team: Sequence[AgentEvaluations], benchmarks: Sequence[str]) -> dict
     return points
 
 
-def _by_step(run: AgentEvaluations) -> dict[int, dict[str, Evaluation]]:
+def _by_step(agent: AgentEvaluations) -> dict[int, dict[str, Evaluation]]:
     evaluations: dict[int, dict[str, Evaluation]] = {}
-    for evaluation in run.evaluations:
+    for evaluation in agent.evaluations:
         evaluations.setdefault(evaluation.step, {})[evaluation.benchmark] = evaluation
     return evaluations
 
 
-def last_of(run: AgentEvaluations) -> Evaluation | None:
+def last_of(agent: AgentEvaluations) -> Evaluation | None:
     """The evaluation after the final step of a complete run."""
-    return next((evaluation for evaluation in run.evaluations if evaluation.step == run.last), None)
+    return next((evaluation for evaluation in agent.evaluations if evaluation.step == agent.last), None)

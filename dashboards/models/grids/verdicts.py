@@ -73,13 +73,14 @@ class GridVerdicts:
 
     ours: Variant | None
     baselines: tuple[Variant, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    rows: tuple[Verdict, ...] = ()
+    """of each pair, agent and baseline"""
     best_baseline: Variant | None = None
     """the other method against which ours has the smallest lead, on common pairs and seeds"""
 
     def of(self, pair: str = EVERY_PAIR, agent: str = TOGETHER) -> dict[Variant, Verdict]:
         """Verdicts of one pair and agent, by baseline."""
-        return {v.theirs: v for v in self.verdicts if (v.pair, v.agent) == (pair, agent)}
+        return {v.theirs: v for v in self.rows if (v.pair, v.agent) == (pair, agent)}
 
     @property
     def headlines(self) -> list[tuple[str, Variant, Verdict | None]]:
@@ -182,7 +183,7 @@ class _Lead:
 
 
 def verdicts_of(comparers: Mapping[str, Comparer]) -> GridVerdicts:
-    """The verdicts of a grid; cells without a common complete seed have none.
+    """The verdicts of a grid; without a common complete seed there is none.
 
     Args:
         comparers: of the grid's pairs.

@@ -6,7 +6,7 @@
 Every rank of a torch.distributed group has a learner; all ranks call the same methods with the same arguments. Row
 weights refer to the whole mini-batch, so the ranks' gradients add up to the gradient of a single process.
 
-Shapes: B row of a mini-batch, N token of all rows.
+Shapes: B row of a mini-batch, N response token of all rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a learner's updates measured.
 
-Shapes: B row of a mini-batch.
+Shapes: B row of an update, or of all updates of a step, one after another.
 """
 
 from __future__ import annotations

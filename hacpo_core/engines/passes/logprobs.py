@@ -71,8 +71,8 @@ def scores_of_logits(
 ) -> TokenScores:
     """The same scores from full logits, for heads that are not just a linear layer."""
     logprob_NV = (widened(logits_NV) / temperature).log_softmax(dim=1)
-    logprob_of_entropy_NV = logprob_NV if has_entropy_gradient else logprob_NV.detach()
-    entropy_N = -(logprob_of_entropy_NV.exp() * logprob_of_entropy_NV).sum(dim=1)
+    entropy_logprob_NV = logprob_NV if has_entropy_gradient else logprob_NV.detach()
+    entropy_N = -(entropy_logprob_NV.exp() * entropy_logprob_NV).sum(dim=1)
     return TokenScores(logprob_NV.gather(1, target_N[:, None])[:, 0], entropy_N)
 
 
@@ -159,8 +159,8 @@ class _ChunkedScores(torch.autograd.Function):
             part = slice(start, start + rows)
             scores = chunk_scores(_logits(hidden_ND[part], head_VD, bias_V), target_N[part], temperature)
             logprob_N[part], entropy_N[part], normaliser_N[part] = scores
-        entropy_of_gradient_N = entropy_N if has_entropy_gradient else None
-        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, normaliser_N, entropy_of_gradient_N)
+        saved_entropy_N = entropy_N if has_entropy_gradient else None
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, normaliser_N, saved_entropy_N)
         ctx.temperature, ctx.rows, ctx.is_wide, ctx.is_compiled = temperature, rows, is_wide, is_compiled
         if not has_entropy_gradient:
             ctx.mark_non_differentiable(entropy_N)

@@ -1,6 +1,6 @@
 """A micro-batch as an objective reads it, and the objective's value on it: surrogates, KL penalties and weights.
 
-Shapes: B sequence (row of a micro-batch), T token, N token of all rows.
+Shapes: B sequence (row of a micro-batch), T token, N response token of all rows.
 """
 
 from __future__ import annotations

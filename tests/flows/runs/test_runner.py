@@ -38,7 +38,7 @@ from flows.service.server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
 from flows.planning.plans import find_plan
-from flows.runs import runner
+from flows.runs import flow
 from flows.runs.flow import run_with_prefect
 from hacpo_core.store.lock import is_locked
 from hacpo_core.engines.learning.torch_learner import TorchLearner
@@ -60,7 +60,7 @@ if fault == "outage":
 def found(*names):
     held.append(is_locked(root))
     return find_plan(*names)
-runner.find_plan, held = found, []  # the first call of the flow
+flow.find_plan, held = found, []  # the first call of the flow
 try:
     run_with_prefect(find_plan(runs_dir, root.name))
     print(json.dumps({"calls": len(calls), "held": held == [True]}))

@@ -92,7 +92,7 @@ def check_once(schedule: FakeSchedule, timeouts: Timeouts = AT_ONCE) -> list[str
         ("PENDING", "", ["CRASHED"], True),
         ("PENDING", "held", [], False),
         ("PENDING", "done", ["COMPLETED"], False),
-        ("PENDING", "failed", ["FAILED"], False),
+        ("PENDING", "failed", ["CRASHED"], True),
         ("RUNNING", "", ["CRASHED"], True),
         ("RUNNING", "held", [], False),
         ("RUNNING", "done", ["COMPLETED"], False),

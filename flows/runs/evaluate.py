@@ -24,7 +24,7 @@ from flows.runs.flow import run_flow, watched_by, watcher_of_flow
 from flows.runs.opening import open_experiment
 from flows.runs.results import read_final
 from flows.runs.runner import PrefectRunner
-from flows.runs.tracking import ExperimentTracking, tracking_address
+from flows.runs.tracking import ExperimentTracking, plan_tracking_uri
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.schema import KeepBestConfig, StopConfig
@@ -142,7 +142,7 @@ def run_evaluation(
             is tracked at an address that contains a password.
     """
     watcher = watcher or Watcher()
-    tracking_address(plan)  # fails early if it contains a password
+    plan_tracking_uri(plan)  # fails early if it contains a password
     check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
     complete = read_final(plan)

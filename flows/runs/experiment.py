@@ -20,7 +20,7 @@ from flows.records.versions import version_tags
 from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.opening import open_experiment
 from flows.runs.results import ExperimentResult, read_final, result_table
-from flows.runs.tracking import ExperimentTracking, tracking_address
+from flows.runs.tracking import ExperimentTracking, plan_tracking_uri
 from hacpo_core.algorithm import train_step
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.data.benchmarks import Benchmark
@@ -55,7 +55,7 @@ def run_experiment(
     final_result = read_final(plan)
     if final_result is not None:
         return final_result
-    tracking_address(plan)  # fails here, before models are loaded, if it contains a password
+    plan_tracking_uri(plan)  # fails here, before models are loaded, if it contains a password
     if not (plan.root / CONFIG_FILE).is_file():
         save_plan(plan)  # needed to find and resume the experiment
     warm_ups = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}

@@ -47,7 +47,7 @@ FINISH_LIMIT_S, LATE_LIMIT_S = 60.0, 900.0
 """longest time that the end of an experiment waits for the store, and that a process waits that only sends"""
 
 
-def tracking_address(plan: Plan) -> str | None:
+def plan_tracking_uri(plan: Plan) -> str | None:
     """Address of the MLflow store, None if tracking is off. Call it before models are loaded, to fail early.
 
     Raises:
@@ -62,7 +62,7 @@ class ExperimentTracking:
 
     def __init__(self, plan: Plan) -> None:
         """Start to open the runs; runs that an earlier process left open are reused."""
-        self._plan, self._uri = plan, tracking_address(plan)
+        self._plan, self._uri = plan, plan_tracking_uri(plan)
         self._copy: _MlflowCopy | None = None
         self._has_news, self._has_ended = threading.Event(), threading.Event()
         self._end: tuple[str, pd.DataFrame | None] | None = None
@@ -276,7 +276,7 @@ def main() -> None:
     for root in unsent_experiments(runs_dir):
         try:
             plan = find_plan(runs_dir, root.name)
-            uri = tracking_address(plan) or ""
+            uri = plan_tracking_uri(plan) or ""
             if uri not in away and not send_late(plan):
                 away.add(uri)  # each call to a silent store takes a while
         except HacpoError as error:  # for example an experiment of another version of hacpo

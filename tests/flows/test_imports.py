@@ -20,6 +20,7 @@ COMMANDS = [
     "show tiny hacpo",
     "show tiny hacpo --hardware one_gpu_vllm",
     "grid demo --dry-run",
+    "list",
     "report demo",
     "server status",
 ]

@@ -18,7 +18,7 @@ from flows.records.runlog import read_log
 from flows.records.watcher import Watcher
 from flows.runs.display import JsonWatcher, TerminalWatcher
 from flows.runs.experiment import run_experiment
-from flows.runs.tracking import tracking_address
+from flows.runs.tracking import plan_tracking_uri
 from hacpo_core.phases import metrics
 from hacpo_core.phases.health import Finding, findings_of
 from hacpo_core.phases.runner import DirectRunner
@@ -124,7 +124,7 @@ def test_mlflow_has_a_tag_with_the_findings_that_hold(cut_plan: Callable[..., Pl
 
     def tag() -> str:
         run = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))["run"]
-        return str(MlflowClient(tracking_address(planned)).get_run(run).data.tags["hacpo.health"])
+        return str(MlflowClient(plan_tracking_uri(planned)).get_run(run).data.tags["hacpo.health"])
 
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), _Remembers(4))

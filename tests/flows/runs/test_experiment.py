@@ -16,7 +16,7 @@ from flows.records.failures import record_failure
 from flows.records.mlflow_address import STATE_FILE
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment, waited_for
-from flows.runs.tracking import tracking_address
+from flows.runs.tracking import plan_tracking_uri
 from hacpo_core.errors import LockedError, StoreError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
@@ -54,7 +54,7 @@ def test_mlflow_runs_of_an_experiment_that_is_ended_are_killed_and_of_one_that_f
     with pytest.raises(type(error)):
         run_experiment(planned, _Raising(error))
     ids = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))
-    client = MlflowClient(tracking_address(planned))
+    client = MlflowClient(plan_tracking_uri(planned))
     assert {client.get_run(run).info.status for run in (ids["run"], *ids["agents"].values())} == {status}
     assert experiment_status(planned.root).state == state
 
@@ -73,7 +73,7 @@ def test_run_whose_result_cannot_be_written_is_not_finished_in_mlflow(
         with pytest.raises(StoreError, match="the disk is full"):
             run_experiment(planned, DirectRunner())
     ids = json.loads((planned.root / STATE_FILE).read_text(encoding="utf-8"))
-    client = MlflowClient(tracking_address(planned))
+    client = MlflowClient(plan_tracking_uri(planned))
     assert client.get_run(ids["run"]).info.status == "FAILED"
     run_experiment(planned, DirectRunner())
     assert client.get_run(ids["run"]).info.status == "FINISHED"

@@ -1,4 +1,4 @@
-"""Which experiments are not completely in MLflow, from the small file beside each of them."""
+"""Which experiments have something that MLflow lacks, from the small file beside each of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mark_unsent(root: Path) -> None:
 
 
 def mark_changed(root: Path) -> None:
-    """Have what changed sent later; a process that trains the experiment sends it itself."""
+    """Record that something changed, unless a process trains the experiment: that process sends it."""
     if (root / STATE_FILE).is_file() and not is_locked(root):
         mark_unsent(root)
 

@@ -27,13 +27,11 @@ def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView
         schedule: last known state of the schedule.
         by_agent: a row per agent of each method, instead of one per method.
     """
-    statuses = {name: status_of(name) for name in dict.fromkeys(grid_cell.experiment for grid_cell in record.cells)}
+    statuses = {name: status_of(name) for name in dict.fromkeys(cell.experiment for cell in record.cells)}
     pairs: dict[str, list[GridCell]] = {}
-    for grid_cell in record.cells:
-        pairs.setdefault(grid_cell.pair, []).append(grid_cell)
-    sections = tuple(
-        _section(pair, grid_cells, record, statuses, schedule, by_agent) for pair, grid_cells in pairs.items()
-    )
+    for cell in record.cells:
+        pairs.setdefault(cell.pair, []).append(cell)
+    sections = tuple(_section(pair, cells, record, statuses, schedule, by_agent) for pair, cells in pairs.items())
     unique = {
         cell.experiment: cell
         for section in sections
@@ -41,7 +39,7 @@ def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView
         for cell in row.cells
         if cell is not None and len(cell.experiments) == 1
     }
-    methods = {grid_cell.experiment: grid_cell.method for grid_cell in record.cells}
+    methods = {cell.experiment: cell.method for cell in record.cells}
     return Matrix(record.name, record.title, sections, _totals(list(unique.values()), methods, schedule.num_slots))
 
 
@@ -53,25 +51,19 @@ def _section(
     schedule: ScheduleView,
     by_agent: bool,
 ) -> MatrixSection:
-    seeds = tuple(sorted({grid_cell.seed for grid_cell in grid_cells}))
+    seeds = tuple(sorted({cell.seed for cell in grid_cells}))
     variants: dict[tuple[str, str], list[GridCell]] = {}
-    for grid_cell in grid_cells:
-        variants.setdefault((grid_cell.method, grid_cell.label), []).append(grid_cell)
+    for cell in grid_cells:
+        variants.setdefault((cell.method, cell.label), []).append(cell)
     rows = []
     for (method, label), variant_cells in variants.items():
-        num_experiments = Counter(
-            seed for seed, _ in {(grid_cell.seed, grid_cell.experiment) for grid_cell in variant_cells}
-        )
-        agents = list(dict.fromkeys(grid_cell.agent for grid_cell in variant_cells))
+        num_experiments = Counter(seed for seed, _ in {(cell.seed, cell.experiment) for cell in variant_cells})
+        agents = list(dict.fromkeys(cell.agent for cell in variant_cells))
         trains_alone = max(num_experiments.values()) > 1
         for agent in [*([] if by_agent else [""]), *(agents if by_agent or trains_alone else [])]:
             cells = []
             for seed in seeds:
-                members = [
-                    grid_cell
-                    for grid_cell in variant_cells
-                    if grid_cell.seed == seed and agent in ("", grid_cell.agent)
-                ]
+                members = [cell for cell in variant_cells if cell.seed == seed and agent in ("", cell.agent)]
                 cells.append(_cell(members, agent, record, statuses, schedule) if members else None)
             is_part = bool(agent) and not by_agent
             key = _key("r", pair, method, label, agent)
@@ -87,8 +79,8 @@ def _cell(
     statuses: Mapping[str, ExperimentStatus],
     schedule: ScheduleView,
 ) -> MatrixCell:
-    first, names = grid_cells[0], tuple(dict.fromkeys(grid_cell.experiment for grid_cell in grid_cells))
-    unavailable = {grid_cell.experiment: grid_cell.unavailable for grid_cell in grid_cells}
+    first, names = grid_cells[0], tuple(dict.fromkeys(cell.experiment for cell in grid_cells))
+    unavailable = {cell.experiment: cell.unavailable for cell in grid_cells}
     states = {name: state_of(statuses[name], schedule.runs.get(name), unavailable[name]) for name in names}
     urgent_experiment = min(names, key=lambda name: _BY_URGENCY.index(states[name].state))
     progress = [run_progress for name in names if (run_progress := statuses[name].progress) is not None]
@@ -113,9 +105,7 @@ def _cell(
         scores=tuple(
             score
             for run_progress in progress
-            for score in scores_of(
-                run_progress.evaluations, [grid_cell.agent for grid_cell in grid_cells], record.benchmarks
-            )
+            for score in scores_of(run_progress.evaluations, [cell.agent for cell in grid_cells], record.benchmarks)
         ),
         seconds_left=max(seconds_left, default=None),
         spent=Spent.sum(total_spent(run_progress) for run_progress in progress),

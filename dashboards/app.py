@@ -77,7 +77,7 @@ def create_app(
             seen,
         )
 
-    app.mount("/static", _Static(packages=[("dashboards", "static"), ("experiments.look", "static")]))
+    app.mount("/static", _Static(packages=[("dashboards", "static")]))
     app.add_middleware(Guard, access=access or Access(LOOPBACK))
 
     @app.exception_handler(UnknownError)

@@ -19,6 +19,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dashboards import formats
+from dashboards.charts import CHART_SCRIPTS
+from dashboards.charts import STATIC as LOOK
+from dashboards.charts.charts import Chart
+from dashboards.charts.pictures import png, svg
 from dashboards.models.changes import Changes, version_of
 from dashboards.models.grids.comparison import Comparison
 from dashboards.models.grids.verdicts import GridComparisons
@@ -28,12 +32,8 @@ from dashboards.models.runs.responses import ResponseReader
 from dashboards.models.runs_query import cell_text
 from dashboards.models.runs_table import RunTables
 from dashboards.models.scheduling import Scheduling
+from dashboards.report.tables import with_interval
 from dashboards.security import PICTURE_CSP, is_loopback
-from experiments.look import CHART_SCRIPTS
-from experiments.look import STATIC as LOOK
-from experiments.look.charts import Chart
-from experiments.look.pictures import png, svg
-from experiments.report.tables import with_interval
 from flows.records.mlflow_address import STATE_FILE, VIEW_KEY
 from flows.service.server import find_server
 from hacpo_core.errors import StoreError

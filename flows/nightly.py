@@ -45,8 +45,8 @@ def grid_flow(
         ids of the submitted experiments.
     """
     configure_process()
-    from experiments.planner import plan_grid
-    from flows.grids.run import record_grid, submit
+    from flows.commands.run_grid import record_grid, submit
+    from flows.grids.planner import plan_grid
     from flows.service.schedule import Schedule
 
     folder = _runs_dir(runs_dir)
@@ -72,8 +72,8 @@ def report_flow(
         path of the HTML page.
     """
     configure_process()
-    from experiments.planner import plan_grid
-    from experiments.report import write_report
+    from dashboards.report import write_report
+    from flows.grids.planner import plan_grid
 
     folder = _runs_dir(runs_dir)
     grid_plan = plan_grid(grid, runs_dir=folder, hardware=hardware, seeds=seeds, overrides=overrides or [])

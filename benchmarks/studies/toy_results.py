@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.look.charts import Chart, forest
-from experiments.look.pictures import svg
-from experiments.planner import plan_grid
-from experiments.report.cells import Results, Variant, read_results
-from experiments.report.costs import pair_cost
-from experiments.report.differences import ALL, paired_difference
-from experiments.report.statistics import Difference, holm
+from dashboards.charts.charts import Chart, forest
+from dashboards.charts.pictures import svg
+from dashboards.report.cells import Results, Variant, read_results
+from dashboards.report.costs import pair_cost
+from dashboards.report.differences import ALL, paired_difference
+from dashboards.report.statistics import Difference, holm
+from flows.grids.planner import plan_grid
 from flows.planning.method_table import RESULTS
 
 BENCHMARK = "arithmetic_test"

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.look.charts import inert
-from experiments.report.statistics import Summary
+from dashboards.charts.charts import inert
+from dashboards.report.statistics import Summary
 
 DEFAULT_COLUMNS = ("run", "pair", "method", "seed", "state", "health", "step", "reward", "accuracy", "tokens", "tags")
 

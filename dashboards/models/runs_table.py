@@ -16,7 +16,7 @@ from dashboards.models.listing import Runs
 from dashboards.models.runs.settings import read_field_values
 from dashboards.models.runs_query import Query, Row, Table, cell_text
 from dashboards.models.scheduling import ScheduleView
-from experiments.report.statistics import Summary, summarize
+from dashboards.report.statistics import Summary, summarize
 from flows.records.gridfile import GridCell
 from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import Progress

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dashboards.charts.charts import Chart
 from dashboards.models.changes import version_of
 from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
 from dashboards.models.grids.comparison_charts import (
@@ -24,10 +25,9 @@ from dashboards.models.grids.comparison_csv import as_csv
 from dashboards.models.grids.verdicts import GridVerdicts
 from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.models.runs.settings import ABSENT, read_field_values
+from dashboards.report.cells import Variant
+from dashboards.report.published import AVERAGE
 from dashboards.site import FILE_KINDS, Site, chart_response, part
-from experiments.look.charts import Chart
-from experiments.published.tables import AVERAGE
-from experiments.report.cells import Variant
 
 _CostUnit = Literal["tokens", "time", "steps"]
 _Charts = Literal["verdict", "curves", "results", "parallel"]

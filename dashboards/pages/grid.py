@@ -24,9 +24,9 @@ from dashboards.models.grids.rows import summaries
 from dashboards.models.grids.verdicts import GridVerdicts
 from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.pages.forms import chosen_experiments, read_form
+from dashboards.report.cells import Variant
 from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, macro
-from experiments.report.cells import Variant
 from flows.records.gridfile import GridRecord
 from flows.service.deployments import PRIORITIES
 from flows.service.experiment_state import ScheduledRun, state_of

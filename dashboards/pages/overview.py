@@ -16,8 +16,8 @@ from dashboards.models.grids.failures import FailureGroup, failure_groups
 from dashboards.models.grids.matrix import MatrixTotals
 from dashboards.models.grids.verdicts import GridVerdicts, Verdict
 from dashboards.models.listing import ALL_RUNS
+from dashboards.report.cells import Variant
 from dashboards.site import Site, fragment, part
-from experiments.report.cells import Variant
 from flows.records.gridfile import GridRecord
 
 FIRST_REPLY_S = 0.3

@@ -13,7 +13,7 @@ from hacpo_core.errors import ConfigError
 
 def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = Path("runs")) -> None:
     """Train two tiny language models on arithmetic, alone and together; takes a few minutes on a laptop."""
-    from flows.grids.run import run_grid
+    from flows.commands.run_grid import run_grid
 
     run_grid("demo", runs_dir=runs_dir, seeds=numbers(seeds), overrides=overrides or [])
 
@@ -40,8 +40,8 @@ def grid(
     """Train a grid of pairs, methods and seeds; skip what is complete; print the table and write the report."""
     if dry_run:
         stay_offline()
-    from experiments.planner import plan_grid
-    from flows.grids.run import run_grid
+    from flows.commands.run_grid import run_grid
+    from flows.grids.planner import plan_grid
     from flows.grids.show import SELECTED, scheduled_runs, show_grid
     from flows.service.deployments import PRIORITIES
 

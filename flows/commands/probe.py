@@ -33,10 +33,10 @@ def probe(
         method, overrides = "hacpo", [method, *(overrides or [])]
     all_overrides = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
     probe_plan = plan(compose(pair, method, hardware=hardware, overrides=all_overrides))
-    from experiments.probe_cost import probe_cost
-    from experiments.probe_findings import probe_findings
-    from experiments.report.probe import ProbeReport
-    from flows.runs.probe import probe as measure
+    from dashboards.report.probe import ProbeReport
+    from flows.probe.cost import probe_cost
+    from flows.probe.findings import probe_findings
+    from flows.probe.measure import probe as measure
 
     measurements = measure(
         probe_plan, num_problems=problems, tell=lambda text: print(text, file=sys.stderr, flush=True)

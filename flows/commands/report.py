@@ -23,8 +23,8 @@ def report(
     stay_offline()
     if not runs_dir.is_dir():
         raise ConfigError(f"--runs-dir: got {runs_dir}, which is no folder; name the folder that `hacpo grid` wrote")
-    from experiments.planner import plan_grid
-    from experiments.report import write_report
+    from dashboards.report import write_report
+    from flows.grids.planner import plan_grid
 
     grid_plan = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
     report = write_report(grid_plan, out or runs_dir / "reports" / grid_plan.name)

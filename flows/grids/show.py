@@ -12,8 +12,8 @@ from typing import Literal
 
 import pandas as pd
 
-from experiments.estimate import CostEstimate, estimate
-from experiments.planner import GridPlan, matrix
+from flows.grids.estimate import CostEstimate, estimate
+from flows.grids.planner import GridPlan, matrix
 from flows.planning.plans import Plan
 from flows.service.experiment_state import STATES, ScheduledRun
 from flows.service.schedule import Schedule

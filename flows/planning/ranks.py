@@ -43,7 +43,7 @@ def step_cost(config: ExperimentConfig, parameters: int) -> float:
 
         cost(N) = sqrt(N / N0) + tokens trained on / tokens sampled * N / N0
 
-    It scales with the model's size as the rates of `experiments.estimate` do.
+    It scales with the model's size as the rates of `flows.grids.estimate` do.
     """
     relative_size = parameters / EQUAL_RATES_SIZE
     trained_per_sampled = num_sources(config) * int(config.method.build.num_iterations)

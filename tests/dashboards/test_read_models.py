@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
 
+from dashboards.charts.pictures import svg
 from dashboards.formats import count, duration, hours
 from dashboards.models.changes import Changes
 from dashboards.models.grids.comparison import TOGETHER, Comparer
@@ -36,7 +37,6 @@ from dashboards.models.runs.settings import Setting, differences, read_field_val
 from dashboards.models.runs.timeline import JOINT, TimedPhase, lay_out, timeline, waits
 from dashboards.models.runs.tokens import pieces
 from dashboards.models.runs.tracebacks import frames
-from experiments.look.pictures import svg
 from flows.records.progress import Spent
 from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run
 

@@ -15,7 +15,7 @@ from dashboards.models.listing import Runs
 from dashboards.models.runs_query import Query, Table, as_csv, cell_text
 from dashboards.models.runs_table import RunTables
 from dashboards.models.scheduling import ScheduleView
-from experiments.report.statistics import Summary
+from dashboards.report.statistics import Summary
 from flows.records.deletion import delete_experiment, deletion_preview
 from flows.records.gridfile import read_grids
 from flows.records.notes import Notes, read_notes, write_notes

@@ -10,7 +10,7 @@ import pytest
 from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.verdicts import GridComparisons, verdicts_of
 from dashboards.models.listing import Runs
-from experiments.report.cells import Variant
+from dashboards.report.cells import Variant
 from tests.dashboards.stores import write_grid, write_progress
 
 

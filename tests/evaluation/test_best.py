@@ -23,7 +23,7 @@ from hacpo_core.evaluation.best import BestStep, best_steps, best_texts
 from hacpo_core.evaluation.results import results
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.checkpoints import checkpoint_steps
-from tests.experiments.report.finished import finished
+from tests.dashboards.report.finished import finished
 
 TEST = "arithmetic_test"
 METRICS = {"tokens/sampled": 1.0, "tokens/trained": 1.0, "reward/mean": 0.5}

@@ -22,7 +22,7 @@ from hacpo_core.evaluation.results import results
 from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.checkpoints import checkpoint_steps
-from tests.experiments.report.finished import AGENTS, finished
+from tests.dashboards.report.finished import AGENTS, finished
 
 TEST = "arithmetic_test"
 METRICS = {"tokens/sampled": 1.0, "tokens/trained": 1.0, "reward/mean": 0.5}

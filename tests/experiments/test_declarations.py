@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.published.tables import (
+from dashboards.report.published import (
     AVERAGE,
     BENCHMARKS,
     PairSettings,

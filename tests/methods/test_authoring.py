@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from experiments.planner import plan_grid
+from flows.grids.planner import plan_grid
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment

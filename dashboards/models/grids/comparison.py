@@ -13,10 +13,10 @@ from functools import cache, cached_property
 
 from dashboards.models.grids.cells import StatusOf
 from dashboards.models.grids.evaluations import AgentEvaluations, Point, evaluations_of, last_of, path_of
-from experiments.published.tables import AVERAGE, BEFORE
-from experiments.report.cells import Variant
-from experiments.report.statistics import Summary, paired_t, summarize
-from experiments.report.tables import PaperValues, paper_values_in
+from dashboards.report.cells import Variant
+from dashboards.report.published import AVERAGE, BEFORE
+from dashboards.report.statistics import Summary, paired_t, summarize
+from dashboards.report.tables import PaperValues, paper_values_in
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Spent
 

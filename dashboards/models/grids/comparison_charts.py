@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pandas as pd
 
+from dashboards.charts import charts
+from dashboards.charts.charts import Chart
+from dashboards.charts.palette import Stroke, method_strokes
+from dashboards.charts.parallel import parallel
 from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
 from dashboards.models.grids.evaluations import Point
 from dashboards.models.grids.verdicts import GridVerdicts
-from experiments.look import charts
-from experiments.look.charts import Chart
-from experiments.look.palette import Stroke, method_strokes
-from experiments.look.parallel import parallel
-from experiments.report.cells import Variant
+from dashboards.report.cells import Variant
 
 COSTS = {"tokens": "tokens sampled, all agents shown", "time": "time", "steps": "steps"}
 _TIMES = (("hours", 1.0, 1.5), ("minutes", 60.0, 1.5 / 60), ("seconds", 3600.0, 0.0))

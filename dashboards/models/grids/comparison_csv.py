@@ -6,8 +6,8 @@ import math
 
 import pandas as pd
 
+from dashboards.charts.charts import inert
 from dashboards.models.grids.comparison import Comparison
-from experiments.look.charts import inert
 
 
 def as_csv(comparison: Comparison) -> str:

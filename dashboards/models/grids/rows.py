@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.matrix import Matrix, MatrixRow
-from experiments.report.cells import Variant
-from experiments.report.statistics import Difference, Summary, paired_t, summarize
+from dashboards.report.cells import Variant
+from dashboards.report.statistics import Difference, Summary, paired_t, summarize
 from flows.records.progress import Spent
 
 

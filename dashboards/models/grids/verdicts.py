@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from dashboards.formats import counted, signed
 from dashboards.models.grids.cells import StatusOf
 from dashboards.models.grids.comparison import TOGETHER, Comparer
-from experiments.report.cells import Variant, method_of_interest
-from experiments.report.statistics import Difference, holm, of_one_seed, p_text, paired_t, verdict_word
+from dashboards.report.cells import Variant, method_of_interest
+from dashboards.report.statistics import Difference, holm, of_one_seed, p_text, paired_t, verdict_word
 from flows.records.gridfile import GridRecord
 from flows.records.states import ExperimentStatus
 

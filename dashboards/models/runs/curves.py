@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.look.charts import Chart, curves
-from experiments.look.palette import agent_strokes
+from dashboards.charts.charts import Chart, curves
+from dashboards.charts.palette import agent_strokes
 from flows.records.progress import Evaluation
 from hacpo_core.errors import StoreError
 from hacpo_core.phases.definitions import definition

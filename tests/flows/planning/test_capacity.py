@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.planner import plan_grid
-from experiments.published.models import published_shapes
+from flows.grids.planner import plan_grid
 from flows.grids.show import show_grid
 from flows.planning import host_memory, memory
 from flows.planning.capacity import check_fits, max_memory_share, with_memory_plan
 from flows.planning.compose import compose
 from flows.planning.memory import memory_of_agents, peak_gib
 from flows.planning.plans import plan
+from flows.planning.published_models import published_shapes
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import CapacityError, ConfigError

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from experiments.published.models import published_models, published_shape
 from flows.planning import memory
 from flows.planning.compose import compose
 from flows.planning.memory import (
@@ -20,6 +19,7 @@ from flows.planning.memory import (
     gpu_gib,
     peak_gib,
 )
+from flows.planning.published_models import published_models, published_shape
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.models.loading import recompute_activations

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.planner import plan_grid
-from experiments.published.models import published_shapes
+from flows.grids.planner import plan_grid
 from flows.planning.compose import compose, load_config, to_yaml
 from flows.planning.memory import peak_gib, sizes_of
 from flows.planning.plans import Plan, find_plan
+from flows.planning.published_models import published_shapes
 from flows.planning.ranks import step_cost, with_ranks
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from experiments.published.tables import BENCHMARKS
+from dashboards.report.published import BENCHMARKS
 from flows.planning.plans import Plan
 from flows.runs.evaluate import check_questions, run_evaluation, suite, with_benchmarks
 from flows.runs.experiment import evaluate_agents, run_experiment

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from experiments.planner import GridPlan, plan_grid
+from flows.grids.planner import GridPlan, plan_grid
 from flows.planning.plans import Plan, save_plan
 from flows.runs.results import read_final
 from flows.service.experiment_state import ScheduledRun

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 
-from experiments.planner import plan_grid
+from flows.grids.planner import plan_grid
 from flows.records.states import experiment_status
 from flows.service.processes import Record, end_family, free_port, home_of
 from flows.service.schedule import Schedule

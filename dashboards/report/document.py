@@ -1,0 +1,122 @@
+"""A report as Markdown from its template, and that Markdown as one HTML page that loads nothing.
+
+Text that is put into the template is escaped, so that names, reasons and labels are never markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+
+from dashboards.charts import CHART_SCRIPTS, STATIC
+from dashboards.charts.charts import Chart
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+class _Markup(str):
+    """Markdown that a filter made; all other values are escaped."""
+
+    __slots__ = ()
+
+
+def escaped(value: object) -> object:
+    """A value on one line, with all characters escaped that are markup in Markdown or HTML."""
+    if isinstance(value, _Markup):
+        return value
+    one_line = " ".join(str(value).split())
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        one_line = one_line.replace(character, entity)
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", re.sub(r"([\\`*|\[\]$~])", r"\\\1", one_line))
+
+
+def table(frame: pd.DataFrame, num_labels: int) -> _Markup:
+    """A table of texts; its first columns are labels, the others numbers, and columns without content are left out."""
+    frame = frame[[name for name in frame if (frame[name] != "").any()]]
+    lines = [frame.columns, [":--" if i < num_labels else "--:" for i in range(frame.shape[1])], *frame.to_numpy()]
+    return _Markup("\n".join(f"| {' | '.join(str(escaped(text)) for text in line)} |" for line in lines))
+
+
+def _picture(chart: Chart) -> _Markup:
+    return _Markup(f"![{escaped(chart.caption)}](figures/{chart.name}.svg)")
+
+
+def _listing(text: str, title: str) -> _Markup:
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    return _Markup(f"<details><summary>{title}</summary>\n\n{fence}\n{text.rstrip()}\n{fence}\n\n</details>")
+
+
+def to_markdown(content: Mapping[str, Any], *, template: str = "report.md") -> str:
+    """A report as GitHub Markdown; charts are links to `figures/<name>.svg`.
+
+    Args:
+        content: values of the template.
+        template: file in `templates`.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, finalize=escaped, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"table": table, "picture": _picture, "listing": _listing}
+    return environment.get_template(template).render(content).rstrip() + "\n"
+
+
+def to_html(title: str, markdown: str, charts: Mapping[str, Chart], pictures: Mapping[str, str]) -> str:
+    """The report as one HTML page; a browser with scripts draws the charts, any other shows their pictures.
+
+    Args:
+        title: of the page.
+        markdown: the report.
+        charts: by name.
+        pictures: SVG of each chart, by name.
+    """
+    environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=True)
+    environment.filters["sha256"] = lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+    def figure(renderer: RendererHTML, tokens: list[Token], place: int, *_: Any) -> str:
+        name = Path(str(tokens[place].attrs["src"])).stem
+        data = base64.b64encode(pictures[name].encode()).decode()
+        return environment.get_template("figure.html").render(chart=charts[name], picture=data)
+
+    parser = MarkdownIt("commonmark").enable("table")
+    renderer = RendererHTML(parser)
+    parser.add_render_rule("image", figure)
+    parser.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    tokens = parser.parse(markdown)
+    contents = []
+    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if token.children and token.children[0].type == "image":
+            before.hidden = after.hidden = True  # a figure is no part of a paragraph
+        if before.type == "heading_open" and before.tag == "h2":
+            identifier = re.sub(r"\W+", "-", token.content.lower()).strip("-")
+            contents.append((identifier, renderer.renderInlineAsText(token.children, parser.options, {})))
+            before.meta["section"] = identifier
+    parser.add_render_rule("heading_open", _open_section)
+    scripts = [(STATIC / name).read_text(encoding="utf-8") for name in CHART_SCRIPTS] if charts else []
+    return environment.get_template("page.html").render(
+        title=title,
+        contents=contents,
+        body=parser.renderer.render(tokens, parser.options, {}) + ("</section>" if contents else ""),
+        style=(STATIC / "design.css").read_text(encoding="utf-8"),
+        scripts=scripts,
+    )
+
+
+def _open_section(renderer: RendererHTML, tokens: list[Token], place: int, *_: Any) -> str:
+    """A heading of level 2 opens a section, which the table of contents and the printed page choose."""
+    token = tokens[place]
+    if "section" not in token.meta:
+        return f"<{token.tag}>"
+    is_first = not any("section" in earlier.meta for earlier in tokens[:place])
+    return f'{"" if is_first else "</section>"}\n<section id="{token.meta["section"]}">\n<h2>'

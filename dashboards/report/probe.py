@@ -1,0 +1,202 @@
+"""A probe as text, as JSON, and as a page in the report's design."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dashboards.report.document import to_html, to_markdown
+from flows.planning.plans import Plan
+from flows.probe.cost import ProbeCost
+from flows.probe.findings import ProbeFinding
+from flows.probe.measure import AgentProbe, Probe
+from flows.probe.rows import PairProbe
+from hacpo_core.files import write_atomically
+from hacpo_core.phases.health_rules import sampler_limit
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """Everything that a probe says."""
+
+    plan: Plan
+    hardware: str
+    probe: Probe
+    cost: ProbeCost
+    findings: Sequence[ProbeFinding]
+
+    @property
+    def title(self) -> str:
+        """Pair and method."""
+        return f"{self.plan.config.pair.name}, {self.plan.config.method.name}"
+
+    @property
+    def summary(self) -> str:
+        """What was measured."""
+        first = next(iter(self.probe.agents.values()))
+        config = self.plan.config
+        return (
+            f"{first.num_problems} training problems x {config.rollout.num_samples} responses of each agent before "
+            f"any training, seed {config.seed}, hardware {self.hardware} ({config.engine.device} in "
+            f"{config.engine.dtype}). It would become {self.plan.id}."
+        )
+
+    @property
+    def agents(self) -> pd.DataFrame:
+        """A line per figure, a column per agent."""
+        limit = sampler_limit(self.plan.config.engine.dtype)
+        columns = {name: _agent_lines(agent, limit) for name, agent in self.probe.agents.items()}
+        lines = list(next(iter(columns.values())))
+        return pd.DataFrame(
+            {"": lines, **{name: [figures[line] for line in lines] for name, figures in columns.items()}}
+        )
+
+    @property
+    def pairs(self) -> pd.DataFrame | None:
+        """A line per ordered pair; None if no agent trains on another's rows."""
+        return pd.DataFrame([_pair_line(pair) for pair in self.probe.pairs]) if self.probe.pairs else None
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """Seconds of a step, a column per agent."""
+        parts = {
+            "sampling, s": self.cost.sampling_s,
+            "scoring, s": self.cost.scoring_s,
+            "verifying, s": self.cost.verifying_s,
+            "update, s": self.cost.updating_s,
+        }
+        names = list(self.probe.agents)
+        rows = [{"of a step": part, **{k: _figure(seconds[k]) for k in names}} for part, seconds in parts.items()]
+        return pd.DataFrame(rows)
+
+    @property
+    def memory(self) -> str:
+        """Time of a step and of the run, and memory, in sentences."""
+        cost, config = self.cost, self.plan.config
+        device = "GPU" if config.engine.device != "cpu" else "process"
+        room = f"; there are {_figure(cost.room_gib)}" if cost.room_gib is not None else ""
+        return (
+            f"A step takes about {_figure(cost.step_s)} s, and {config.train.num_steps} steps with their evaluations "
+            f"{_time(cost.run_hours)} ({_figure(cost.occupied_hours)} {device}-hours), without optimizer "
+            "steps, hand-overs of weights and checkpoints; an update is estimated from forward passes. Planned memory: "
+            f"at most {_figure(cost.memory_gib)} GiB, with one response at a time {_figure(cost.min_gib)} GiB{room}."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures, with nan as None."""
+        config = self.plan.config
+        value = {
+            "id": self.plan.id,
+            "pair": config.pair.name,
+            "method": config.method.name,
+            "hardware": self.hardware,
+            "agents": {name: asdict(agent) for name, agent in self.probe.agents.items()},
+            "pairs": [asdict(pair) for pair in self.probe.pairs],
+            "cost": asdict(self.cost),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+        json_value: dict[str, Any] = _without_nan(value)
+        return json_value
+
+    def as_text(self) -> str:
+        """For a terminal."""
+        parts = [f"Probe of {self.title}", self.summary, ""]
+        for name, agent in self.probe.agents.items():
+            parts += [
+                f"First prompt of {name}:",
+                _indented(agent.prompt),
+                "its first response:",
+                _indented(agent.response),
+            ]
+        parts += ["", self.agents.to_string(index=False)]
+        if self.pairs is not None:
+            parts += ["", "Other agents' rows", self.pairs.to_string(index=False)]
+        parts += ["", self.costs.to_string(index=False), self.memory, "", "Findings"]
+        parts += [f"- {finding.message}" for finding in self.findings] or ["Nothing speaks against this training."]
+        return "\n".join(parts)
+
+    def write_page(self, path: Path) -> Path:
+        """Write a self-contained HTML page.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        content = {
+            "title": self.title,
+            "summary": self.summary,
+            "findings": self.findings,
+            "agents": self.agents,
+            "pairs": self.pairs,
+            "costs": self.costs,
+            "memory": self.memory,
+            "prompts": self.probe.agents,
+        }
+        markdown = to_markdown(content, template="probe.md")
+        write_atomically(path, to_html(f"Probe of {self.title}", markdown, {}, {}).encode())
+        return path
+
+
+def _agent_lines(agent: AgentProbe, limit: float) -> Mapping[str, str]:
+    accuracy = agent.accuracy
+    low, middle, high = agent.lengths
+    formless = "not known" if agent.formless_share is None else f"{agent.formless_share:.1%}"
+    return {
+        "accuracy": f"{_figure(accuracy.value)} [{_figure(accuracy.low)}, {_figure(accuracy.high)}]",
+        "groups with right and wrong answers": f"{agent.signal_share:.1%}",
+        "groups all wrong": f"{agent.all_wrong_share:.1%}",
+        "groups all right": f"{agent.all_right_share:.1%}",
+        "length, tokens (10 %, 50 %, 90 %)": f"{low:.0f}, {middle:.0f}, {high:.0f}",
+        "ended by itself": f"{agent.ended_share:.1%}",
+        "cut at the limit": f"{agent.cut_share:.1%}",
+        "unscored": f"{agent.unscored_share:.1%}",
+        "answer not in the asked form": formless,
+        "sampler - learner, nats a token": f"{agent.sampler_difference:.1e} (at most {limit:.1e})",
+        "sampled, tokens/s": f"{agent.sampled_per_s:,.0f}",
+        "scored, tokens/s": f"{agent.scored_per_s:,.0f}",
+    }
+
+
+def _pair_line(pair: PairProbe) -> Mapping[str, str]:
+    return {
+        "learner": pair.learner,
+        "source": pair.source,
+        "rows": str(pair.num_rows),
+        "ratio (10 %, 50 %, 90 %)": ", ".join(f"{ratio:.2f}" for ratio in pair.ratios),
+        "bounds": f"{pair.floor:.4g} to {pair.ceiling:.4g}",
+        "pass first": f"{pair.first_share:.1%}",
+        "pass last": f"{pair.last_share:.1%}",
+        "half pass at floor": "none" if pair.half_floor is None else f"{pair.half_floor:.2f}",
+        "length drift": f"{pair.length_drift:+.1%}",
+        "cut": str(pair.num_truncated),
+        "empty": str(pair.num_empty),
+        "control tokens dropped": str(pair.num_control_dropped),
+    }
+
+
+def _figure(value: float) -> str:
+    """Three digits; — if it is unknown."""
+    return "—" if math.isnan(value) else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _time(hours: float) -> str:
+    """In seconds, minutes or hours."""
+    if hours < 0.05:
+        return f"{_figure(3600 * hours)} s"
+    return f"{_figure(60 * hours)} minutes" if hours < 2 else f"{_figure(hours)} hours"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

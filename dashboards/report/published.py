@@ -1,0 +1,106 @@
+"""The paper's tables as records, with this project's names of methods and benchmarks."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+AVERAGE = "avg"
+"""name of the column with the mean of the others"""
+BENCHMARKS = ("math500", "math", "gsm8k", "aime2025", "amc23", "minerva", "olympiadbench")
+"""columns of tables 1, 2, 3 and 7, in printed order"""
+BEFORE = "base"
+"""name of the row of an agent before training"""
+
+_METHODS = {"hacpo_no_capability_advantage": "hacpo_no_adv", "hacpo_no_capability_weight": "hacpo_no_omega"}
+_BENCHMARKS = {"olympiad": "olympiadbench"}
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedValue:
+    """One cell of a printed table: an accuracy in [0, 1]. `benchmark` is `AVERAGE` in the last column."""
+
+    table: str
+    pair: str
+    agent: str
+    method: str
+    benchmark: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairSettings:
+    """A row of Table 5. `cross_floor` is printed under δ; see docs/decisions.md#cross-floor."""
+
+    pair: str
+    cross_exponent: float
+    cross_floor: float
+    cross_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedRatios:
+    """A row of Table 6: mean, maximum, minimum and range over training steps of the step's mean ratio."""
+
+    source: str
+    mean: float
+    maximum: float
+    minimum: float
+    range: float
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    yield from csv.DictReader((files("experiments") / "published" / name).read_text(encoding="utf-8").splitlines())
+
+
+@cache
+def printed_values() -> tuple[PrintedValue, ...]:
+    """Tables 1, 2, 3, 7 (seven benchmarks and their average) and 4, in the printed order.
+
+    Table 4 does not name its benchmark; we assume MATH-500, because every value is a multiple of 1/500.
+    """
+    values = [
+        PrintedValue(
+            table=row["table"],
+            pair=row["pair"],
+            agent=row["agent"],
+            method=_METHODS.get(row["method"], row["method"]),
+            benchmark=_BENCHMARKS.get(row["benchmark"], row["benchmark"]),
+            value=float(row["value"]),
+        )
+        for row in _rows("results.csv")
+    ]
+    values += [
+        PrintedValue(
+            table="table4",
+            pair=row["pair"],
+            agent=row["agent"],
+            method=f"hacpo_alpha{row['alpha']}",
+            benchmark="math500",
+            value=float(row["value"]),
+        )
+        for row in _rows("table4_alpha.csv")
+    ]
+    return tuple(values)
+
+
+def pair_settings() -> list[PairSettings]:
+    """Table 5."""
+    return [
+        PairSettings(row["pair"], float(row["alpha"]), float(row["delta_as_printed"]), float(row["delta_step"]))
+        for row in _rows("table5_hyperparameters.csv")
+    ]
+
+
+def printed_ratios() -> list[PrintedRatios]:
+    """Table 6: qwen3-1.7b-base beside qwen3-4b-base under HACPO; sources "own" (s_homo) and "cross" (s_hete)."""
+    sources = {"s_homo": "own", "s_hete": "cross"}
+    return [
+        PrintedRatios(
+            sources[row["ratio"]], float(row["mean"]), float(row["max"]), float(row["min"]), float(row["range"])
+        )
+        for row in _rows("table6_ratios.csv")
+    ]

@@ -1,0 +1,297 @@
+"""`hacpo grid` and `hacpo demo`: train the selected experiments of a grid, print the results, write the report."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from flows.grids.initial_models import make_initial_models
+from flows.grids.planner import GridPlan, plan_grid
+from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, print_states, uses_gpu
+from flows.grids.watch import watch
+from flows.planning.plans import Plan, save_plan
+from flows.records.files import experiments_dir
+from flows.records.gridfile import GridCell, GridRecord, save_grid
+from flows.records.unsent import mark_changed
+from flows.runs.display import format_table
+from flows.runs.results import read_final
+from flows.service.gpu_locks import visible_devices
+from flows.service.schedule import RefusedError, Schedule
+from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
+from flows.service.worker import find_worker, slots_here, worker_here
+from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
+from hacpo_core.config.threads import num_threads, usable_cores
+from hacpo_core.errors import ConfigError, EngineError, HacpoError, ServerError
+
+_log = logging.getLogger(__name__)
+
+
+def run_grid(
+    name: str,
+    *,
+    runs_dir: Path,
+    selection: Selection = "missing",
+    hardware: str | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Sequence[str] = (),
+    num_workers: int | None = None,
+    priority: str = "normal",
+    waits: bool = True,
+    as_json: bool = False,
+) -> None:
+    """Submit the selected experiments of a grid, wait for them, print the results and write the report.
+
+    A running worker of this folder trains them, or else a worker started for this call.
+
+    Args:
+        name: of the grid, or path of a YAML file.
+        runs_dir: folder of all runs.
+        selection: which experiments; complete ones are never run again.
+        hardware, seeds, overrides: as in `plan_grid`.
+        num_workers: experiments at a time, of the worker that is started.
+        priority: queue.
+        waits: if False, return once all are in the queue.
+        as_json: print JSON.
+
+    Raises:
+        ConfigError: `num_workers` is given, but a worker with another number runs.
+        EngineError: an experiment of the grid is not complete; the next call continues from there.
+    """
+    begun_at = time.monotonic()
+    slots = slots_here(runs_dir)
+    if num_workers is not None and slots not in (None, num_workers):
+        raise ConfigError(
+            f"--workers: got {num_workers}, but the worker of {runs_dir} takes {slots} at a time; leave it out, "
+            "or stop that worker"
+        )
+
+    def make_plan() -> GridPlan:
+        return plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=seeds, overrides=overrides)
+
+    grid = make_plan()
+    plans_to_run = grid.experiments(*SELECTED[selection])
+    awaited_plans = [*plans_to_run, *grid.experiments("running")]
+    if not as_json:
+        for plan in grid.experiments("done"):
+            print(f"{plan.id} is complete and is reused.")
+        print_states(grid)
+    if not awaited_plans and not grid.experiments("done"):
+        raise EngineError(f"grid {name}: no experiment is complete and none can be run; --dry-run shows the reasons")
+    if awaited_plans and shared_server() is not None:
+        ensure_server(runs_dir)  # fails before the warm-up if the server cannot be used
+    record_grid(grid, runs_dir)
+    reasons: dict[str, str] = {}
+    if awaited_plans:
+        if grid.config.about:
+            _say(grid.config.about.strip(), as_json=as_json)
+        number = num_workers or default_workers(awaited_plans)
+        if not waits:
+            _queue(grid, plans_to_run, runs_dir, num_workers=number, priority=priority, as_json=as_json)
+            return
+        reasons = _train(awaited_plans, runs_dir, num_slots=number, priority=priority, as_json=as_json)
+        grid = make_plan()
+    _show_results(grid, reasons, runs_dir, begun_at=begun_at, as_json=as_json)
+    _raise_unless_complete(grid, reasons)
+
+
+def _queue(
+    grid: GridPlan, plans: Sequence[Plan], runs_dir: Path, *, num_workers: int, priority: str, as_json: bool
+) -> None:
+    """Submit the experiments for the folder's workers, without waiting."""
+    make_initial_models(plans, num_workers=num_workers)
+    ids = submit(plans, _schedule(runs_dir, as_json=as_json), priority=priority)
+    _say(f"{experiments_text(len(plans))} in the queue; start `hacpo worker` to train", as_json=as_json)
+    if as_json:
+        print(json.dumps({"grid": grid.name, "queued": [plan.id for plan in plans], "submitted": ids}))
+
+
+def _show_results(
+    grid: GridPlan, reasons: Mapping[str, str], runs_dir: Path, *, begun_at: float, as_json: bool
+) -> None:
+    """Write the report, and print the results and the addresses of report, page, Prefect and MLflow."""
+    from dashboards.report import write_report  # imports vl-convert, not needed to show or submit a grid
+
+    rows = result_rows(grid)
+    report = write_report(grid, runs_dir / "reports" / grid.name)
+    if as_json:
+        result = {"table": rows, "failed": reasons, "report": str(report.page), "comparisons": report.sentences}
+        print(json.dumps({"grid": grid.name, **result}))
+        return
+    print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
+    print(f"\nreport   {report.page}")
+    print(f"page     `make dashboard`, or `hacpo dashboard --runs-dir {runs_dir}`")
+    server = find_server(runs_dir)
+    if server is not None:
+        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
+    print(f"MLflow   {_tracking_hint(grid, runs_dir)}")
+    print(f"took     {time.monotonic() - begun_at:.0f} s")
+    if report.sentences:
+        print("\n" + "\n".join(report.sentences))
+
+
+def _brief(rows: Sequence[Mapping[str, Any]], benchmarks: Sequence[str] | None) -> pd.DataFrame:
+    """What one looks at first: who, accuracy before and after, and tokens; the report has the rest.
+
+    Args:
+        rows: of the result table.
+        benchmarks: those of the report; none: all.
+    """
+    table = pd.DataFrame(rows).rename(columns={"tokens_sampled": "tokens"})
+    key_columns = [name for name in ("pair", "seed") if table[name].nunique() > 1]
+    ends = ("_before", "_after", "_unscored")
+    endings = tuple(f"{name}{end}" for name in benchmarks for end in ends) if benchmarks else ends
+    scores = [name for name in map(str, table) if name.endswith(endings)]
+    return table[[*key_columns, "method", "agent", *scores, "tokens"]]
+
+
+def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
+    """Raise an EngineError that counts the experiments by state, unless all are complete."""
+    counts = count_experiments(grid)
+    if counts["done"] == sum(counts.values()):
+        return
+    words = {
+        "failed": "failed",
+        "running": "running elsewhere",
+        "missing": "missing",
+        "unavailable": "cannot run on this machine",
+    }
+    others = ", ".join(f"{counts[state]} {word}" for state, word in words.items() if counts[state])
+    reason = ""
+    if reasons:
+        first, error = next(iter(reasons.items()))
+        reason = f"; first to end: {first} ({error})"
+    remedy = "; --run failed retries those that failed" if counts["failed"] else ""
+    raise EngineError(f"{counts['done']} of {experiments_text(sum(counts.values()))} done, {others}{reason}{remedy}")
+
+
+def record_grid(grid: GridPlan, runs_dir: Path) -> None:
+    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers.
+
+    Raises:
+        ConfigError: another file's grid has this name.
+    """
+    cells = [
+        GridCell(
+            pair=cell.pair,
+            method=cell.method,
+            label=cell.label,
+            seed=cell.seed,
+            agent=cell.agent,
+            experiment=cell.experiment,
+            unavailable=cell.reason if cell.status == "unavailable" else "",
+        )
+        for cell in grid.cells
+    ]
+    report = grid.config.report
+    evaluated_benchmarks = [benchmark for plan in grid.plans.values() for benchmark in plan.config.evaluate.final]
+    benchmarks = report.benchmarks or list(dict.fromkeys(evaluated_benchmarks))
+    record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, cells, grid.source)
+    for name in save_grid(runs_dir, record):
+        mark_changed(experiments_dir(runs_dir) / name)  # MLflow's tags name the grids of a complete experiment
+    for plan in grid.experiments("missing", "failed"):
+        save_plan(plan)
+
+
+def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[str]:
+    """Submit experiments, the longest first; those already queued or running are left alone.
+
+    Returns:
+        ids of the newly submitted experiments.
+    """
+    ids = []
+    for plan in _longest_first(plans):
+        try:
+            ids.append(schedule.start(plan.id, priority).experiment)
+        except RefusedError as refusal:
+            _log.info("%s", refusal)
+    return ids
+
+
+def _longest_first(plans: Sequence[Plan]) -> list[Plan]:
+    return sorted(plans, key=lambda p: len(p.config.pair.agents) * total_updates(p.config), reverse=True)
+
+
+def _reconnected(runs_dir: Path) -> Schedule:
+    return Schedule(await_server(runs_dir), runs_dir)
+
+
+def _schedule(runs_dir: Path, *, as_json: bool) -> Schedule:
+    """The schedule of a runs folder; starts its server if necessary."""
+    server = ensure_server(runs_dir)
+    _say(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", as_json=as_json)
+    return Schedule(server, runs_dir)
+
+
+def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: str, as_json: bool) -> dict[str, str]:
+    """Submit experiments and wait for them.
+
+    Returns:
+        reason by id of the experiments that failed.
+
+    Raises:
+        HacpoError: a model cannot be made, or the worker of this call ended.
+    """
+    try:
+        with worker_here(runs_dir, num_slots=num_slots) as check:  # starts worker and server in the background
+            make_initial_models(plans, num_workers=num_slots)
+            schedule = _schedule(runs_dir, as_json=as_json)
+            submit(plans, schedule, priority=priority)  # removes an earlier failure, which would end the wait
+            reconnect = partial(_reconnected, runs_dir)
+            return watch(_longest_first(plans), schedule, reconnect, check, priority=priority)
+    except (KeyboardInterrupt, EngineError, ServerError):
+        server = find_server(runs_dir)  # its address may have changed
+        if find_worker(runs_dir) is None and server is not None:
+            schedule = Schedule(server, runs_dir)
+            for plan in plans:  # no worker is left to train them; the same call resubmits them
+                with suppress(HacpoError):
+                    schedule.cancel(plan.id, has_worker=False)
+        raise
+
+
+def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
+    tracking = next(iter(grid.plans.values())).config.tracking
+    if not tracking.enabled:
+        return "nothing was logged: tracking.enabled is false"
+    if tracking.uri is not None:
+        return f"at the address in tracking.uri, {tracking.uri}"
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        return "at the address in MLFLOW_TRACKING_URI"
+    return f"served with the page; data in {runs_dir / 'mlflow.db'}"
+
+
+def default_workers(plans: Sequence[Plan]) -> int:
+    """Number of concurrent experiments: GPUs divided by those of the smallest experiment, or cores by the largest's.
+
+    In an external Ray cluster it is 1, because a second experiment would be refused instead of waiting.
+    """
+    configs = [plan.config for plan in plans]
+    if any(config.placement.kind == "ray" and config.placement.ray.address is not None for config in configs):
+        return 1
+    if uses_gpu(plans):
+        return max(1, len(visible_devices()) // max(1, min(map(occupied_gpus, configs))))
+    return max(1, usable_cores() // max(num_processes(config) * num_threads(config) for config in configs))
+
+
+def result_rows(grid: GridPlan) -> list[dict[str, Any]]:
+    """The results of all complete cells, with the grid's names of pair and method."""
+    rows = []
+    for cell in grid.cells:
+        result = read_final(grid.plans[cell.experiment]) if cell.status == "done" else None
+        for row in result.table if result is not None else []:
+            if row["agent"] == cell.agent:
+                rows.append({**row, "pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()})
+    return rows
+
+
+def _say(text: str, *, as_json: bool) -> None:
+    if not as_json:
+        print(text)

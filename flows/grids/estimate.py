@@ -1,0 +1,237 @@
+"""Estimated cost of a grid: rollouts and tokens from the configuration, hours from measured or stated rates.
+
+    busy[k]   = tokens sampled[k] / sampling rate + tokens trained on[k] / training rate     (device-hours)
+    wall      = max_k busy[k] / devices[k]       agents in parallel: advantages are joint, so each agent waits for the
+                                                 others' responses, and a step takes as long as its slowest agent
+              = sum_k busy[k] / devices[k]       agents that share devices
+    occupied  = wall x devices that the experiment holds from start to end
+
+Verification, weight hand-overs and checkpoints are not included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+from flows.grids.planner import GridPlan, RateConfig
+from flows.planning.memory import folder_shape, sizes_of
+from flows.planning.plans import Plan
+from flows.planning.published_models import published_shapes
+from flows.runs.results import read_final
+from hacpo_core.config import BenchmarkConfig, ExperimentConfig
+from hacpo_core.config.counts import benchmarks_after, num_gpus, num_processes, num_ranks, num_samples, num_sources
+from hacpo_core.data.arithmetic import split_expressions
+from hacpo_core.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """Cost of one or several experiments, in device-hours (GPU, or CPU core if the device is cpu).
+
+    `busy_hours` count the time in which a device works, `occupied_hours` that in which no other experiment can use it.
+    """
+
+    experiments: int
+    rollouts: int
+    evaluation_responses: int
+    sampled_tokens: float
+    trained_tokens: float
+    busy_hours: float | None
+    occupied_hours: float | None
+    basis: str
+    """measured | stated | limit (responses of maximum length, no known rate)"""
+
+
+@dataclass(frozen=True, slots=True)
+class _RunTotals:
+    """Totals of an agent's training, over experiments."""
+
+    rollouts: float = 0.0
+    sampled: float = 0.0
+    trained: float = 0.0
+    """tokens trained on"""
+    device_s: float = 0.0
+
+    def plus(self, other: _RunTotals) -> _RunTotals:
+        return _RunTotals(
+            self.rollouts + other.rollouts,
+            self.sampled + other.sampled,
+            self.trained + other.trained,
+            self.device_s + other.device_s,
+        )
+
+
+def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
+    """Estimate the total cost of some experiments; its basis is the weakest one among them.
+
+    Args:
+        grid: complete experiments give the measured rates per agent, `rates` the stated ones.
+        plans: experiments to estimate.
+    """
+    measurements = _measure(grid)
+    parts = [_estimate_one(plan.config, measurements, grid.config.rates) for plan in plans]
+    order = ("measured", "stated", "limit")
+    return CostEstimate(
+        experiments=len(parts),
+        rollouts=sum(part.rollouts for part in parts),
+        evaluation_responses=sum(part.evaluation_responses for part in parts),
+        sampled_tokens=sum(part.sampled_tokens for part in parts),
+        trained_tokens=sum(part.trained_tokens for part in parts),
+        busy_hours=_sum([part.busy_hours for part in parts]),
+        occupied_hours=_sum([part.occupied_hours for part in parts]),
+        basis=max((part.basis for part in parts), key=order.index, default="measured"),
+    )
+
+
+def _sum(hours: Sequence[float | None]) -> float | None:
+    return None if None in hours else sum(hour or 0.0 for hour in hours)
+
+
+def _estimate_one(config: ExperimentConfig, measurements: _TotalsOfRuns, rates: RateConfig | None) -> CostEstimate:
+    num_agent_rollouts = num_rollouts(config)
+    num_responses = num_evaluation_responses(config)
+    sampled_tokens = trained_tokens = 0.0
+    agents = list(config.pair.agents)
+    sizes = _num_parameters(config) if rates is not None and rates.billions is not None else {}
+    hours: dict[str, float] = {}
+    history = [_history(measurements, k, config.method.name) for k in agents]
+    for k, measured_run in zip(agents, history, strict=True):
+        if measured_run is not None:
+            length, tokens_per_rollout = (
+                measured_run.sampled / measured_run.rollouts,
+                measured_run.trained / measured_run.rollouts,
+            )
+        else:
+            length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
+            tokens_per_rollout = length * num_sources(config) * config.method.build.num_iterations
+        agent_sampled_tokens, agent_trained_tokens = (
+            length * (num_agent_rollouts + num_responses),
+            tokens_per_rollout * num_agent_rollouts,
+        )
+        sampled_tokens, trained_tokens = sampled_tokens + agent_sampled_tokens, trained_tokens + agent_trained_tokens
+        if measured_run is not None:
+            hours[k] = (
+                (agent_sampled_tokens + agent_trained_tokens)
+                / (measured_run.sampled + measured_run.trained)
+                * measured_run.device_s
+                / 3600
+            )
+        elif rates is not None:
+            size = sizes.get(k)
+            seconds = agent_sampled_tokens / sampling_rate(rates, size) + agent_trained_tokens / training_rate(
+                rates, size
+            )
+            hours[k] = seconds / 3600
+    is_measured = None not in history
+    is_known = is_measured or rates is not None
+    return CostEstimate(
+        experiments=1,
+        rollouts=num_agent_rollouts * len(agents),
+        evaluation_responses=num_responses * len(agents),
+        sampled_tokens=sampled_tokens,
+        trained_tokens=trained_tokens,
+        busy_hours=sum(hours.values()) if is_known else None,
+        occupied_hours=occupied_hours(config, hours) if is_known else None,
+        basis="measured" if is_measured else "stated" if is_known else "limit",
+    )
+
+
+def occupied_hours(config: ExperimentConfig, busy: Mapping[str, float]) -> float:
+    """Device-hours that an experiment occupies.
+
+    Args:
+        config: of the experiment.
+        busy: device-hours in which each agent's devices work.
+    """
+    gpus = max(1, num_gpus(config))
+    wall = [hours / (num_ranks(config, k) * gpus) for k, hours in busy.items()]
+    takes_turns = config.placement.kind == "local" or config.placement.colocated
+    return (sum(wall) if takes_turns else max(wall)) * num_processes(config) * gpus
+
+
+def sampling_rate(rates: RateConfig, parameters: int | None) -> float:
+    """Sampling rate of one GPU with a model of N parameters, tokens/s.
+
+        stated rate x sqrt(parameters of the stated model / N)
+
+    The square root lies between decoding that is limited by reading weights (rate ~ 1 / N) and decoding that is
+    limited by reading keys and values (nearly independent of N). Assumed, not measured.
+    """
+    return rates.sampled_tokens_per_gpu_s / math.sqrt(_relative_size(rates, parameters))
+
+
+def training_rate(rates: RateConfig, parameters: int | None) -> float:
+    """Training rate of one GPU with a model of N parameters, tokens/s; inversely proportional to N."""
+    return rates.trained_tokens_per_gpu_s / _relative_size(rates, parameters)
+
+
+def _relative_size(rates: RateConfig, parameters: int | None) -> float:
+    return parameters / 1e9 / rates.billions if parameters is not None and rates.billions is not None else 1.0
+
+
+def _num_parameters(config: ExperimentConfig) -> dict[str, int]:
+    """Number of parameters of agents that are models of the paper, or whose folder is on this machine."""
+    shapes = published_shapes(config)
+    for k, agent in config.pair.agents.items():
+        if k not in shapes and agent.path is not None and Path(agent.path).is_dir():
+            with suppress(ModelError):  # planning reports the error
+                shapes[k] = folder_shape(Path(agent.path), trust_remote_code=agent.trust_remote_code)
+    return sizes_of(shapes)
+
+
+def num_rollouts(config: ExperimentConfig) -> int:
+    """Number of responses that one agent samples in training."""
+    return config.train.num_steps * config.train.problems * num_samples(config)
+
+
+def num_evaluation_responses(config: ExperimentConfig) -> int:
+    """Number of responses of one agent in all evaluations; a benchmark of unknown size counts 0."""
+    return sum(
+        num_problems(benchmark) * benchmark.num_samples
+        for benchmarks in evaluations(config)
+        for benchmark in benchmarks
+    )
+
+
+def evaluations(config: ExperimentConfig) -> list[list[BenchmarkConfig]]:
+    """The benchmarks of each evaluation of an experiment, in order."""
+    names_by_step = [benchmarks_after(config, step) for step in range(config.train.num_steps + 1)]
+    return [[config.evaluate.benchmarks[name] for name in dict.fromkeys(names)] for names in names_by_step if names]
+
+
+def num_problems(benchmark: BenchmarkConfig) -> int:
+    """Number of evaluated problems; 0 if the declaration does not state the size of the benchmark."""
+    is_embedded = benchmark.kind == "arithmetic"
+    stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
+    return min((size for size in (stated, benchmark.limit) if size), default=0)
+
+
+_TotalsOfRuns = dict[tuple[str, str], _RunTotals]
+"""by agent and method"""
+
+
+def _measure(grid: GridPlan) -> _TotalsOfRuns:
+    """Measured totals of the grid's complete experiments, by agent and method."""
+    sums: _TotalsOfRuns = {}
+    for plan in grid.experiments("done"):
+        result, config = read_final(plan), plan.config
+        seconds = "seconds" if config.engine.device == "cpu" else "gpu_seconds"
+        for row in result.table if result is not None else []:
+            totals = _RunTotals(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
+            if totals.rollouts > 0 and totals.sampled > 0 and totals.device_s > 0:
+                key = (row["agent"], config.method.name)
+                sums[key] = sums.get(key, _RunTotals()).plus(totals)
+    return sums
+
+
+def _history(measurements: _TotalsOfRuns, agent: str, method: str) -> _RunTotals | None:
+    """Totals of the agent with this method, or else with all its methods; None if it was never trained."""
+    if (agent, method) in measurements:
+        return measurements[agent, method]
+    others = [totals for (name, _), totals in measurements.items() if name == agent]
+    return reduce(_RunTotals.plus, others) if others else None

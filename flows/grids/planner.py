@@ -1,0 +1,326 @@
+"""Expand a grid's declaration into experiments, without duplicates, each with its state.
+
+A grid is pair x method x seed. A method that shares no rollouts trains each agent in an experiment of its own, which
+all pairs with that agent share: the 60 rows of the paper's Tables 1 and 7 need only 33 experiments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
+
+from omegaconf import DictConfig, OmegaConf
+
+from flows.grids.layouts import check_layout
+from flows.planning.capacity import check_fits, with_memory_plan
+from flows.planning.compose import compose, merged
+from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
+from flows.planning.memory import sizes_of
+from flows.planning.plans import Plan, plan
+from flows.planning.published_models import published_shapes
+from flows.planning.ranks import with_ranks
+from flows.records.files import experiments_dir
+from flows.records.states import experiment_status
+from flows.service.experiment_state import ExperimentState, ScheduledRun, state_of
+from hacpo_core.config import ExperimentConfig, PairConfig
+from hacpo_core.config.checks import validate
+from hacpo_core.config.identity import experiment_id
+from hacpo_core.errors import CapacityError, ConfigError, DataError, HacpoError, ModelError
+from hacpo_core.methods.registry import trains_alone
+
+
+@dataclass(frozen=True)
+class GridEntry:
+    """Pairs x methods with common settings."""
+
+    pairs: List[str]  # noqa: UP006
+    methods: List[str]  # noqa: UP006
+    settings: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
+    """nested fields of the configuration; they override pair, method and hardware"""
+    label: Optional[str] = None  # noqa: UP045
+    """distinguishes variants of one method in tables"""
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Content of the report."""
+
+    table: str = "plain"
+    """layout, which also selects the published table to compare with"""
+    benchmarks: Optional[List[str]] = None  # noqa: UP006, UP045
+    """benchmarks to compare on; default: all of evaluate.final"""
+    against: Optional[List[str]] = None  # noqa: UP006, UP045
+    """baselines that all other methods are compared with, one table each; default: HACPO against all others"""
+
+
+@dataclass(frozen=True)
+class RateConfig:
+    """Rates for estimates, used until runs of the grid have measured their own."""
+
+    response_tokens: float
+    """mean response length, tokens"""
+    sampled_tokens_per_gpu_s: float
+    trained_tokens_per_gpu_s: float
+    source: str
+    """origin of these numbers"""
+    billions: Optional[float] = None  # noqa: UP045
+    """size of the model that the rates are for, billions of parameters; rates of other models are scaled
+    (`flows.grids.estimate`). null: the same rates for all models"""
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """A file of `experiments/grids`."""
+
+    title: str
+    entries: List[GridEntry]  # noqa: UP006
+    about: str = ""
+    """shown before the grid runs"""
+    hardware: str = "cpu"
+    """name in experiments/hardware"""
+    seeds: List[int] = field(default_factory=lambda: [0])  # noqa: UP006
+    report: ReportConfig = field(default_factory=ReportConfig)
+    rates: Optional[RateConfig] = None  # noqa: UP045
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One agent's cell in a table; `status` is one of STATES, and `reason` says why the cell is not done.
+
+    A report has cells of the status "unreadable", too. `root` need not exist.
+    """
+
+    pair: str
+    method: str
+    label: str
+    seed: int
+    agent: str
+    experiment: str
+    root: Path
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GridPlan:
+    """A grid's cells in the order of its file, and their experiments by id; `source` as in `GridRecord`."""
+
+    name: str
+    config: GridConfig
+    cells: list[Cell]
+    plans: dict[str, Plan]
+    source: str | None = None
+
+    def experiments(self, *states: str) -> list[Plan]:
+        """The experiments in the given states, each once; without states, all."""
+        names = dict.fromkeys(cell.experiment for cell in self.cells if not states or cell.status in states)
+        return [self.plans[name] for name in names]
+
+
+def load_grid(name: str) -> GridConfig:
+    """Load a grid by name, or from the path of a YAML file, beside which the files that it names are looked for first.
+
+    Raises:
+        ConfigError: there is no such grid, or a field is missing, unknown or of the wrong type.
+    """
+    tree = read_declaration("grid", name)
+    if is_file_name(name):
+        tree = OmegaConf.create(with_paths_beside(OmegaConf.to_container(tree), Path(name).parent))
+    grid: GridConfig = merged(GridConfig, [(f"grid {name}", tree)], remedy="fix its file")
+    for field_name, values in (("seeds", grid.seeds), ("entries", grid.entries)):
+        if not values:
+            raise ConfigError(f"grid {name}: {field_name} is empty; fix its file")
+    for entry in grid.entries:
+        if not entry.pairs or not entry.methods:
+            raise ConfigError(f"grid {name}: an entry has no pairs or no methods; fix its file")
+        for forbidden, instead in (("seed", "the grid's seeds"), ("runtime.runs_dir", "--runs-dir")):
+            if OmegaConf.select(OmegaConf.create(entry.settings), forbidden) is not None:
+                raise ConfigError(f"grid {name}: an entry sets {forbidden}; use {instead}")
+    rates = grid.rates
+    if rates is not None and not all(
+        rate > 0
+        for rate in (rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s)
+        + (() if rates.billions is None else (rates.billions,))
+    ):
+        raise ConfigError(f"grid {name}: rates must be above 0; fix its file")
+    return grid
+
+
+def plan_grid(
+    name: str,
+    *,
+    runs_dir: Path,
+    hardware: str | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Sequence[str] = (),
+    runs: Mapping[str, ScheduledRun] | None = None,
+) -> GridPlan:
+    """Expand a grid and look up the state of each experiment; loads no model and writes nothing.
+
+    Args:
+        name: of the grid, or path of a YAML file.
+        runs_dir: folder of all runs.
+        hardware, seeds: replace those of the grid.
+        overrides: each "section.field=value", applied to every experiment; an override of an agent
+            (`pair.agents.<name>.…`) applies to the pairs that have it.
+        runs: flow runs that are queued or executing, by experiment; what has ended is judged by its folder alone, as
+            the command that trains a grid judges it.
+
+    Raises:
+        ConfigError: an unknown grid, pair, method or field, or contradictory fields.
+    """
+    for override in overrides:
+        if override.startswith("seed="):
+            raise ConfigError(f"{override}: a grid has a list of seeds; use --seeds")
+        if override.startswith("runtime.runs_dir="):
+            raise ConfigError(f"{override}: a grid's experiments share one runs folder; use --runs-dir")
+    config = load_grid(name)
+    config = dataclasses.replace(config, hardware=hardware or config.hardware, seeds=list(seeds or config.seeds))
+    if len(set(config.seeds)) < len(config.seeds):
+        raise ConfigError(f"grid {name}: got the seeds {config.seeds}, expected each once; remove the duplicates")
+    if min(config.seeds) < 0:
+        raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected at least 0; change it")
+    items: dict[tuple[str, tuple[str | None, ...]], _PlanItem] = {}
+    cells: dict[tuple[Any, ...], Cell] = {}
+    problems: list[tuple[str, HacpoError]] = []
+    for number, entry in enumerate(config.entries):
+        for pair, method in ((p, m) for p in entry.pairs for m in entry.methods):
+            try:
+                pair_overrides = [*_overrides_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
+                composed = compose(
+                    pair, method, hardware=config.hardware, entry=entry.settings, overrides=pair_overrides
+                )
+                parts = [p for seed in config.seeds for p in trainings(dataclasses.replace(composed, seed=seed))]
+                keys = [(experiment_id(part, {}).rpartition("-")[2], _named_files(part)) for part in parts]
+                items |= {
+                    key: _plan(part, runs_dir, runs or {})
+                    for key, part in zip(keys, parts, strict=True)
+                    if key not in items
+                }
+            except (ConfigError, ModelError, DataError) as error:
+                problems.append((f"entries[{number}], pair {pair}, method {method}", error))
+                continue
+            method_title = composed.method.name if is_file_name(method) else method
+            for key, part in zip(keys, parts, strict=True):
+                for cell in items[key].cells(part, composed.pair.name, method_title, entry.label or ""):
+                    position = (cell.pair, cell.method, cell.label, cell.seed, cell.agent)
+                    if cells.setdefault(position, cell) != cell:
+                        raise ConfigError(
+                            f"grid {name}: two entries have pair {cell.pair} and method {method_title} with different "
+                            "settings; give one of them a label"
+                        )
+    if problems:
+        raise type(problems[0][1])(f"grid {name}, {_errors_of_entries(problems)}") from problems[0][1]
+    plans = {item.plan.id: item.plan for item in items.values()}
+    final_benchmarks = {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final}
+    check_layout(config.report.table, config.report.benchmarks, final_benchmarks)
+    source = str(Path(name).absolute()) if is_file_name(name) else name
+    return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
+
+
+def _errors_of_entries(problems: Sequence[tuple[str, HacpoError]]) -> str:
+    """Which entries have which error; an error that several have is said once."""
+    places: dict[str, list[str]] = {}
+    for place, error in problems:
+        places.setdefault(str(error), []).append(place)
+    return "; ".join(f"{' and '.join(entries)}: {error}" for error, entries in places.items())
+
+
+def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:
+    """Paths of models and data. Ids depend on their contents, which are too slow to hash for every cell."""
+    models = [agent.path for agent in config.pair.agents.values()]
+    benchmarks = [benchmark.file for _, benchmark in sorted(config.evaluate.benchmarks.items())]
+    train_sets = [set_config.file for set_config in config.data.sets.values()]
+    return (*models, config.data.directory, *train_sets, *benchmarks)
+
+
+def _overrides_for(pair: str, config: GridConfig, overrides: Sequence[str]) -> list[str]:
+    """The overrides that apply to this pair.
+
+    Raises:
+        ConfigError: an override names an agent that no pair of the grid has.
+    """
+    about_agents = [override for override in overrides if override.startswith("pair.agents.")]
+    if not about_agents:
+        return list(overrides)
+
+    def agents_of(name: str) -> list[str]:
+        agents = OmegaConf.select(read_declaration("pair", name), "pair.agents")
+        return [str(agent) for agent in agents] if isinstance(agents, DictConfig) else []
+
+    def concerns(override: str, agents: list[str]) -> bool:
+        return any(override.startswith(f"pair.agents.{agent}.") for agent in agents)
+
+    grid_agents = [agent for entry in config.entries for name in entry.pairs for agent in agents_of(name)]
+    for override in about_agents:
+        if grid_agents and not concerns(
+            override, grid_agents
+        ):  # for a pair without agents, `compose` reports the error
+            raise ConfigError(
+                f"{override}: no pair of this grid has that agent; expected one of {', '.join(grid_agents)}"
+            )
+    pair_agents = agents_of(pair)
+    return [override for override in overrides if override not in about_agents or concerns(override, pair_agents)]
+
+
+def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
+    """The experiment itself, or one experiment per agent if the method trains agents independently."""
+    if not trains_alone(config.method) or len(config.pair.agents) == 1:
+        yield config
+        return
+    for name, agent in config.pair.agents.items():
+        own_config = dataclasses.replace(config, pair=PairConfig(name=name, agents={name: agent}))
+        validate(own_config)
+        yield own_config
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanItem:
+    plan: Plan
+    state: ExperimentState
+
+    def cells(self, config: ExperimentConfig, pair: str, method: str, label: str) -> list[Cell]:
+        """One cell per agent, with the pair, method and label of the grid entry."""
+        return [
+            Cell(
+                pair=pair,
+                method=method,
+                label=label,
+                seed=config.seed,
+                agent=agent,
+                experiment=self.plan.id,
+                root=self.plan.root,
+                status=self.state.state,
+                reason=self.state.reason,
+            )
+            for agent in config.pair.agents
+        ]
+
+
+def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> _PlanItem:
+    shapes = published_shapes(config)
+    placed = with_ranks(config, sizes_of(shapes))  # provisional: sizes of models not in the paper are unknown here
+    try:
+        if len(shapes) == len(config.pair.agents):
+            placed = with_memory_plan(placed, shapes)
+            check_fits(placed, shapes)  # before the user downloads a model that does not fit
+        experiment_plan, unavailable = plan(config), ""
+    except (ModelError, DataError, CapacityError) as error:
+        name = experiment_id(config, {})  # provisional: the final id depends on the missing files
+        experiment_plan, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
+    return _PlanItem(
+        experiment_plan, state_of(experiment_status(experiment_plan.root), runs.get(experiment_plan.id), unavailable)
+    )
+
+
+def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:
+    """States of the cells: one row per pair, agent and method, one column per seed."""
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for cell in grid.cells:
+        key = (cell.pair, cell.agent, cell.method, cell.label)
+        row = rows.setdefault(key, dict(zip(("pair", "agent", "method", "label"), key, strict=True)))
+        row[f"seed {cell.seed}"] = cell.status
+    return list(rows.values())

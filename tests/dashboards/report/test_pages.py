@@ -1,0 +1,556 @@
+"""A report of experiments whose every figure is known."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+import pytest
+
+from dashboards.charts import charts
+from dashboards.report import write_report
+from dashboards.report.cells import REFERENCE, Variant, average, read_results
+from dashboards.report.costs import pair_cost
+from dashboards.report.curves import training_curves
+from dashboards.report.differences import paired_difference
+from dashboards.report.document import to_markdown
+from dashboards.report.pages import report_content
+from dashboards.report.statistics import Difference, holm, p_text
+from dashboards.report.tables import ratio_table
+from flows.cli import main
+from flows.grids.planner import Cell, GridPlan
+from hacpo_core.config import EngineConfig
+from tests.dashboards.browsing import PHONE, chromium, reason_to_skip
+from tests.dashboards.report.finished import AGENTS, Rewards, finished, grid_of
+
+pytestmark = pytest.mark.slow
+
+TEST = "arithmetic_test"
+METRICS = {"tokens/sampled": 500.0, "tokens/trained": 200.0, "time/rollout_s": 9.0, "time/verify_s": 3.0}
+METRICS |= {"time/update_s": 6.0, "gpu/rollout_s": 0.0, "gpu/update_s": 0.0, "reward/mean": 0.5}
+
+
+def scores(*values: float) -> Rewards:
+    return [[value] for value in values]
+
+
+def rewards(before: Rewards, **after: Rewards) -> Mapping[tuple[int, str, str], Rewards]:
+    names = {name.replace("-", "_"): name for name in AGENTS}
+    found = {(0, TEST, names[name]): before for name in after}
+    return found | {(2, TEST, names[name]): values for name, values in after.items()}
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> GridPlan:
+    """HACPO lifts qwen from 1 to 3 of 4 and llama from 1 to 2; GSPO x 2, each agent alone, lifts both to 2."""
+    before = scores(1, 0, 0, 0)
+    together = rewards(before, qwen_tiny=scores(1, 1, 1, 0), llama_tiny=scores(1, 1, 0, 0))
+    ratios = {"ratio_cross/mean": 0.9, "clip_cross/stopped_share": 0.25, "ratio_own/mean": 1.0}
+    plans = [finished(tmp_path, "hacpo", rewards=together, metrics=METRICS | ratios)]
+    twice = METRICS | {"tokens/sampled": 1000.0}
+    for agent in AGENTS:
+        alone = rewards(before, **{agent.replace("-", "_"): scores(1, 0, 1, 0)})
+        plans.append(finished(tmp_path, "gspo_x2", agents=[agent], rewards=alone, metrics=twice))
+    return grid_of(plans, table="plain", benchmarks=[TEST])
+
+
+def test_report_lists_what_the_rules_of_health_find(grid: GridPlan, tmp_path: Path) -> None:
+    said = section(text_of(grid), "Health")
+    assert said.strip() == "No rule of docs/health.md found anything in the metrics of these runs."
+    ill = METRICS | {"sampler/logprob_difference_mean": 0.5}
+    together = rewards(scores(1, 0, 0, 0), qwen_tiny=scores(1, 1, 1, 0), llama_tiny=scores(1, 1, 0, 0))
+    plans = [finished(tmp_path, "hacpo", seed=7, rewards=together, metrics=ill)]
+    found = section(text_of(grid_of(plans, table="plain", benchmarks=[TEST])), "Health")
+    text = "sampler and learner differ by 5.0e-01 nats a token, in float32 expected at most 1.0e-03"
+    for agent in AGENTS:
+        assert f"| HACPO | {agent} | sampler differs | 7 | 1 to the end | {text} |" in found
+
+
+def text_of(grid: GridPlan) -> str:
+    return to_markdown(report_content(read_results(grid)))
+
+
+def section(text: str, title: str) -> str:
+    """A part of a report, from its heading to the next."""
+    assert f"## {title}\n" in text, title
+    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def row(text: str, *labels: str) -> list[str]:
+    """The figures of the one table row that begins with these labels."""
+    start = "| " + " | ".join(labels) + " | "
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return line.removeprefix(start).removesuffix(" |").split(" | ")
+
+
+def accuracy(text: str, agent: str, method: str) -> list[str]:
+    return row(section(text, "Accuracy"), "tiny", agent, method)
+
+
+def price(text: str, method: str) -> list[str]:
+    return row(section(text, "Cost per point of accuracy"), "tiny", method)
+
+
+def lead(text: str, theirs: str, *place: str) -> list[str]:
+    """The figures of HACPO against another method, for a pair and an agent or over all agents."""
+    return row(section(text, "Differences"), f"HACPO − {theirs}", *(place or ("all agents", "")))
+
+
+def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
+    text = text_of(grid)
+    assert accuracy(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
+    assert accuracy(text, "llama-tiny", "HACPO") == ["0.500", "1 of 1"]
+    assert accuracy(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
+    assert accuracy(text, "llama-tiny", "before training") == ["0.250", ""]
+
+
+def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> None:
+    results = read_results(grid)
+    found = paired_difference(results, REFERENCE, Variant("gspo_x2"), [("tiny", "qwen-tiny")], [TEST])
+    assert isinstance(found, Difference)
+    assert (found.value, found.num_seeds, found.num_problems) == (0.25, 1, 4)
+    # qwen: problem 2 won; llama: problem 2 won, problem 3 lost. Both together: (0 + 1 + 0 + 0 - 0 ...) / 8.
+    both = paired_difference(results, REFERENCE, Variant("gspo_x2"), results.places, [TEST])
+    assert isinstance(both, Difference)
+    assert both.value == pytest.approx(0.125)
+    assert lead(text_of(grid), "GSPO x 2")[0] == "+12.5"
+
+
+def test_point_of_accuracy_has_its_price(grid: GridPlan) -> None:
+    results = read_results(grid)
+    ours = pair_cost(results, "tiny", REFERENCE, [TEST])
+    theirs = pair_cost(results, "tiny", Variant("gspo_x2"), [TEST])
+    assert ours is not None
+    assert theirs is not None
+    # Two agents, two steps: 4 x 500 tokens; 50 + 25 points against 25 + 25.
+    assert (ours.sampled_tokens, ours.points) == (2000.0, pytest.approx(75.0))
+    assert (theirs.sampled_tokens, theirs.points) == (4000.0, pytest.approx(50.0))
+    text = text_of(grid)
+    assert price(text, "HACPO")[:2] == ["2 k", "1.00 x"]
+    assert price(text, "HACPO")[4] == "27"
+    assert price(text, "GSPO x 2")[1] == "2.00 x"
+    assert "tiny: HACPO samples 0.50 times the tokens of GSPO x 2; HACPO − GSPO x 2: +12.5 points (p = " in text
+
+
+def test_method_that_gains_nothing_has_no_price(tmp_path: Path) -> None:
+    same = rewards(scores(1, 0), qwen_tiny=scores(0, 1), llama_tiny=scores(1, 0))
+    text = text_of(grid_of([finished(tmp_path, "hacpo", rewards=same, metrics=METRICS)], benchmarks=[TEST]))
+    assert price(text, "HACPO")[3:5] == ["+0.0", "no gain"]
+
+
+def test_gpu_has_hours_and_the_cpu_has_none(tmp_path: Path) -> None:
+    after = rewards(scores(0, 0), qwen_tiny=scores(0, 1), llama_tiny=scores(0, 1))
+    gpu = EngineConfig(device="cuda", dtype="bfloat16")
+    metrics = METRICS | {"gpu/rollout_s": 900.0, "gpu/update_s": 450.0}
+    plans = [finished(tmp_path, "hacpo", rewards=after, metrics=metrics, engine=gpu)]
+    text = text_of(grid_of(plans, benchmarks=[TEST]))
+    # Two agents, two steps: 4 x 1350 s = 1.5 h for 50 + 50 points.
+    assert price(text, "HACPO")[-2:] == ["1.5", "0.015"]
+    assert "Hardware: cpu (run on cuda in bfloat16)." in text
+    assert "shared the cores" not in text
+    on_cpu = finished(tmp_path / "cpu", "hacpo", rewards=after, metrics=metrics)
+    text = text_of(grid_of([on_cpu], benchmarks=[TEST]))
+    assert "hours" not in next(line for line in text.splitlines() if line.startswith("| pair | method |"))
+    assert "shared the cores" in text
+    assert "Hardware: cpu (run on cpu in float32)." in text
+
+
+def test_unknown_cost_is_a_dash(tmp_path: Path) -> None:
+    unread = {(2, TEST, agent): scores(0, 1) for agent in AGENTS}  # nothing was evaluated before training
+    metrics = {"reward/mean": 0.5}  # no tokens were counted
+    text = text_of(grid_of([finished(tmp_path, "hacpo", rewards=unread, metrics=metrics)], benchmarks=[TEST]))
+    assert price(text, "HACPO") == ["—", "—", "—", "—", "—", "1"]
+
+
+def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: GridPlan, tmp_path: Path) -> None:
+    unscored = rewards(scores(1, 0, 0, 0), qwen_tiny=scores(*[math.nan] * 4), llama_tiny=scores(1, 1, 1, 0))
+    other = finished(tmp_path / "other", "naive", rewards=unscored, metrics=METRICS)
+    text = text_of(grid_of([*grid.plans.values(), other], benchmarks=[TEST]))
+    assert lead(text, "Naive", "tiny", "qwen-tiny")[0] == "— (no problem scored in both)"
+    assert lead(text, "Naive", "tiny", "llama-tiny")[0] == "-25.0"
+    assert accuracy(text, "qwen-tiny", "Naive")[0] == "— (4 of 4 problems left out, 100.0 % unscored)"
+    assert "nan" not in text
+
+
+def test_few_seeds_are_marked_beside_the_table(grid: GridPlan) -> None:
+    text = text_of(grid)
+    assert lead(text, "GSPO x 2", "tiny", "qwen-tiny")[6] == "1 (few)"
+    verdict = section(text, "Verdict")
+    assert row(verdict, "HACPO − GSPO x 2")[-1] == "1 (few)"
+    assert 'Warning ("few"): fewer than 5 seeds.' in verdict
+
+
+def test_baselines_of_ones_choice_get_a_table_each(grid: GridPlan) -> None:
+    chosen = replace(
+        grid, config=replace(grid.config, report=replace(grid.config.report, against=["gspo_x2", "hacpo"]))
+    )
+    text = text_of(chosen)
+    differences = section(text, "Differences")
+    first, _, second = differences.partition("### The other methods against HACPO\n")
+    assert row(first, "HACPO − GSPO x 2", "tiny", "qwen-tiny")[0] == "+25.0"
+    assert row(second, "GSPO x 2 − HACPO", "tiny", "qwen-tiny")[0] == "-25.0"
+    assert text.count("is corrected for the number of rows") == 1
+
+
+def test_p_values_are_corrected_for_the_rows_of_one_kind(grid: GridPlan) -> None:
+    text = text_of(grid)
+    agents = [lead(text, "GSPO x 2", "tiny", agent) for agent in AGENTS]
+    raw, corrected = [float(figures[2]) for figures in agents], [float(figures[3]) for figures in agents]
+    assert corrected == pytest.approx(holm(raw), abs=2e-3)
+    joint = lead(text, "GSPO x 2")
+    assert joint[2] == joint[3], "one comparison over all agents"
+
+
+@pytest.mark.parametrize(("p_value", "text"), [(2 / 4001, "< 0.001"), (0.0123, "= 0.012")])
+def test_p_value_is_never_printed_as_zero(p_value: float, text: str) -> None:
+    assert p_text(p_value) == text
+
+
+def test_other_questions_under_one_name_are_flagged(tmp_path: Path) -> None:
+    both = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
+    plans = [
+        finished(tmp_path, "hacpo", seed=seed, rewards=both, metrics=METRICS, digest=digest)
+        for seed, digest in enumerate(("aaa", "bbb"))
+    ]
+    text = text_of(grid_of(plans, benchmarks=[TEST]))
+    assert "these runs evaluated benchmarks of the same name differently" in text
+    assert f"- {TEST}, version bbb: qwen-tiny+llama-tiny-hacpo-s1" in text
+    assert "evaluated benchmarks of the same name differently" not in text_of(grid_of(plans[:1], benchmarks=[TEST]))
+
+
+def test_ratios_are_over_steps(grid: GridPlan) -> None:
+    text = text_of(grid)
+    found = row(text, "tiny", "qwen-tiny", "HACPO", "s_hete")
+    assert found == ["0.90000", "0.90000", "0.90000", "0.00000", "—", "—", "25.0 %"]
+    printed = ratio_table(read_results(grid), is_printed=True)
+    assert printed is not None
+    assert not printed.map(lambda text: "paper" in text).any(axis=None)  # Table 6 is of another agent
+
+
+def test_interval_is_over_seeds(tmp_path: Path) -> None:
+    plans = [
+        finished(
+            tmp_path,
+            "hacpo",
+            seed=seed,
+            rewards=rewards(scores(0, 0), qwen_tiny=after, llama_tiny=after),
+            metrics=METRICS,
+        )
+        for seed, after in enumerate((scores(1, 1), scores(1, 0), scores(1, 0)))
+    ]
+    # 1, 1/2, 1/2: mean 2/3, deviation sqrt(1/12), t = 4.3027.
+    width = 4.3027 * math.sqrt(1 / 12) / math.sqrt(3)
+    figure = accuracy(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "HACPO")[0]
+    assert figure == f"0.667 ± {width:.3f}"
+
+
+def test_untrained_model_has_no_interval(tmp_path: Path) -> None:
+    plans = [
+        finished(
+            tmp_path,
+            "hacpo",
+            seed=seed,
+            rewards=rewards(before, qwen_tiny=scores(1, 1), llama_tiny=scores(1, 1)),
+            metrics=METRICS,
+        )
+        for seed, before in enumerate((scores(1, 0), scores(1, 0), scores(1, 1)))
+    ]
+    assert accuracy(text_of(grid_of(plans, benchmarks=[TEST])), "qwen-tiny", "before training")[0] == "0.667"
+
+
+def test_best_of_samples_is_scored_as_such(tmp_path: Path) -> None:
+    after = {(2, TEST, agent): [[0, 1], [0, 0]] for agent in AGENTS}
+    before = {(0, TEST, agent): [[0, 0], [0, 0]] for agent in AGENTS}
+    plan = finished(tmp_path, "hacpo", rewards=before | after, metrics=METRICS, headline="best@2")
+    results = read_results(grid_of([plan]))
+    assert average(results.runs[0].after, [TEST]) == 0.5  # avg@2 would be 0.25
+    assert list(results.scores(results.runs[0], TEST)) == [1.0, 0.0]
+
+
+def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path) -> None:
+    longer = rewards(scores(0, 0, 0), qwen_tiny=scores(1, 1, 1), llama_tiny=scores(1, 1, 1))
+    other = finished(tmp_path / "other", "naive", rewards=longer, metrics=METRICS)
+    joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
+    assert (
+        paired_difference(read_results(joined), REFERENCE, Variant("naive"), [("tiny", "qwen-tiny")], [TEST])
+        == "different problems"
+    )
+    assert lead(text_of(joined), "Naive")[0] == "— (different problems)"
+
+
+def test_seeds_that_only_one_method_has_are_not_compared(grid: GridPlan, tmp_path: Path) -> None:
+    after = rewards(scores(0, 0, 0, 0), qwen_tiny=scores(1, 1, 1, 1), llama_tiny=scores(1, 1, 1, 1))
+    other = finished(tmp_path / "other", "naive", seed=1, rewards=after, metrics=METRICS)
+    joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
+    assert (
+        paired_difference(read_results(joined), REFERENCE, Variant("naive"), [("tiny", "qwen-tiny")], [TEST])
+        == "no common seed"
+    )
+
+
+def test_method_that_another_entry_holds_under_its_name_is_not_compared_with_itself(grid: GridPlan) -> None:
+    again = [replace(cell, method="hacpo_alpha1") for cell in grid.cells if cell.method == "hacpo"]
+    text = text_of(replace(grid, cells=(*grid.cells, *again)))
+    assert accuracy(text, "qwen-tiny", "HACPO, α = 1") == accuracy(text, "qwen-tiny", "HACPO")
+    assert "HACPO − GSPO x 2" in text
+    assert "HACPO − HACPO, α = 1" not in text
+
+
+def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
+    def cell(method: str, status: str, reason: str) -> Cell:
+        return Cell("tiny", method, "", 0, "qwen-tiny", f"x-{method}", tmp_path / method, status, reason)
+
+    extra = [
+        cell("naive", "failed", "Traceback ...\nStoreError: the disk is full"),
+        cell("grpo", "unavailable", "pair.agents.a.path: /m is no folder"),
+        cell("gspo", "missing", "not run"),
+    ]
+    text = text_of(grid_of(list(grid.plans.values()), extra=extra, benchmarks=[TEST]))
+    assert "- failed: StoreError: the disk is full — Naive seed 0 (qwen-tiny)" in text
+    assert "- unavailable: pair.agents.a.path: /m is no folder — GRPO seed 0 (qwen-tiny)" in text
+    assert "- missing: not run — GSPO seed 0 (qwen-tiny)" in text
+    assert accuracy(text, "qwen-tiny", "Naive") == ["—", "0 of 1"]
+    number = len(grid.plans) + 3
+    top = (
+        f"**Incomplete: 3 of {number} experiments have no result (1 failed, 1 unavailable, 1 missing); they are listed"
+    )
+    assert text.splitlines()[2].startswith(top)
+
+
+def test_torn_experiment_is_missing_and_the_others_are_reported(grid: GridPlan) -> None:
+    torn = next(plan for plan in grid.plans.values() if plan.config.method.name == "hacpo")
+    (torn.root / "steps" / "000002" / "metrics.json").write_text("{}", encoding="utf-8")
+    text = text_of(grid)
+    assert re.search(r"- unreadable: .*metrics\.json.* — HACPO seed 0 \(qwen-tiny, llama-tiny\)", text)
+    assert accuracy(text, "qwen-tiny", "HACPO") == ["—", "0 of 1"]
+    assert accuracy(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
+
+
+def test_torn_responses_leave_the_accuracy_and_say_why_nothing_is_compared(grid: GridPlan) -> None:
+    torn = next(plan for plan in grid.plans.values() if plan.config.method.name == "hacpo")
+    (torn.root / "steps" / "000002" / f"answer.{TEST}.0-4.qwen-tiny.parquet").write_bytes(b"")
+    text = text_of(grid)
+    assert accuracy(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
+    assert lead(text, "GSPO x 2", "tiny", "qwen-tiny")[0].startswith("— (responses cannot be read: ")
+    assert lead(text, "GSPO x 2", "tiny", "llama-tiny")[0] == "+0.0"
+
+
+def test_two_code_versions_are_flagged(tmp_path: Path) -> None:
+    both = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
+    versions = [{"version.hacpo": "0.1.0", "mlflow.source.git.commit": commit} for commit in ("aaa", "bbb-dirty")]
+    plans = [
+        finished(tmp_path, "hacpo", seed=seed, rewards=both, metrics=METRICS, versions=version)
+        for seed, version in enumerate(versions)
+    ]
+    text = text_of(grid_of(plans, benchmarks=[TEST]))
+    assert "different versions of the code" in text
+    assert "hacpo 0.1.0, commit bbb-dirty: qwen-tiny+llama-tiny-hacpo-s1" in text
+    assert "had uncommitted changes" in text
+    one = text_of(grid_of(plans[:1], benchmarks=[TEST]))
+    assert "different versions" not in one
+    assert "Produced by hacpo 0.1.0, commit aaa." in one
+
+
+def test_settings_stand_at_the_end(grid: GridPlan) -> None:
+    text = text_of(grid)
+    assert "All fields of qwen-tiny+llama-tiny-hacpo-s0:" in text
+    assert text.index("## Settings") > text.index("## Training curves")
+    assert re.search(r"qwen-tiny-gspo_x2-s0: .*method\.plan\.factor=2", text)
+
+
+def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> None:
+    page = write_report(grid, tmp_path / "out").page
+    assert page == tmp_path / "out" / "report.html"
+    html = page.read_text(encoding="utf-8")
+    drawn = sorted(path.name for path in (tmp_path / "out" / "figures").iterdir())
+    measured = ["clip_cross_stopped_share.svg", "ratio_cross_mean.svg", "reward_mean.svg", "verdict_1.svg"]
+    assert drawn == measured, "only what was measured"
+    assert html.count("<figure") == html.count("data:image/svg+xml") == len(drawn)
+    assert not re.search(r"<[^>]* (src|href)=\"(?!data:|#)", html.partition("</main>")[0])
+    markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert all(f"(figures/{name})" in markdown for name in drawn)
+    first = {path.name: path.read_bytes() for path in (tmp_path / "out" / "figures").iterdir()}
+    write_report(grid, tmp_path / "out")
+    assert all((tmp_path / "out" / "figures" / name).read_bytes() == content for name, content in first.items())
+
+
+def test_verdict_stands_first_and_counts_every_agent(tmp_path: Path) -> None:
+    before, plans = scores(*[0] * 8), []
+    for seed in range(2):
+        for method, correct in (("hacpo", 7), ("naive", 7), ("gspo", 2)):
+            after = scores(*[1] * correct, *[0] * (8 - correct))
+            own = rewards(before, qwen_tiny=after, llama_tiny=after)
+            plans.append(finished(tmp_path, method, seed=seed, rewards=own, metrics=METRICS))
+    grid = grid_of(plans, benchmarks=[TEST])
+    text = text_of(replace(grid, config=replace(grid.config, about="Sums of *three* digits.")))
+    verdict = section(text, "Verdict")
+    assert row(verdict, "HACPO − GSPO")[:2] == ["win", "+62.5"]
+    assert row(verdict, "HACPO − Naive")[:3] == ["tie", "+0.0", "+0.0 to +0.0"]
+    assert "**Tie**: HACPO − Naive is +0.0 points" in verdict
+    assert text.index("Sums of \\*three\\* digits.") < text.index("## Verdict") < text.index("## Accuracy")
+
+
+def test_one_seed_gives_a_difference_over_problems_and_no_verdict(grid: GridPlan) -> None:
+    verdict = section(text_of(grid), "Verdict")
+    assert row(verdict, "HACPO − GSPO x 2")[:2] == ["one seed", "+12.5"]
+    assert "**One seed**: HACPO − GSPO x 2 is +12.5 points, 95 % interval over problems " in verdict
+    (comparison,) = report_content(read_results(grid))["comparisons"]
+    assert set(comparison.forest.table["verdict"]) == {"one seed"} <= set(charts.VERDICTS)
+
+
+def test_grid_without_a_common_seed_has_no_difference(tmp_path: Path) -> None:
+    same = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
+    plans = [finished(tmp_path, m, seed=s, rewards=same, metrics=METRICS) for s, m in enumerate(("hacpo", "naive"))]
+    assert row(section(text_of(grid_of(plans, benchmarks=[TEST])), "Verdict"), "HACPO − Naive")[0] == "not yet"
+
+
+def test_curve_holds_mean_interval_and_single_seeds(tmp_path: Path) -> None:
+    same = rewards(scores(0), qwen_tiny=scores(1), llama_tiny=scores(1))
+    plans = [
+        finished(tmp_path, "hacpo", seed=seed, rewards=same, metrics=METRICS | {"reward/mean": reward})
+        for seed, reward in enumerate((0.4, 0.6))
+    ]
+    (curve,) = training_curves(read_results(grid_of(plans, benchmarks=[TEST])))
+    step = curve.table[(curve.table["agent"] == "qwen-tiny") & (curve.table["x"] == 1)]
+    assert list(step["kind"]) == ["mean", "seed", "seed"]
+    assert list(step["value"]) == [0.5, 0.4, 0.6]
+    # deviation sqrt(0.02), t = 12.7062
+    assert step["high"].iloc[0] == pytest.approx(0.5 + 12.7062 * math.sqrt(0.02 / 2), abs=1e-4)
+
+
+@pytest.mark.parametrize("label", ["--><script>alert(1)</script>", "](javascript:x) <b> | `"])
+def test_label_of_an_entry_is_no_markup(grid: GridPlan, tmp_path: Path, label: str) -> None:
+    labelled = replace(
+        grid, cells=[replace(cell, label=label) for cell in grid.cells], config=replace(grid.config, title=label)
+    )
+    page = write_report(labelled, tmp_path / "out").page.read_text(encoding="utf-8")
+    own = page.partition("<body>")[2].partition("</main>")[0]
+    own = re.sub(r'<script type="application/json">[^<]*</script>', "", own)
+    assert "<script" not in own and "<b>" not in own and 'href="javascript' not in own
+    assert f"HACPO ({escape(label)})" in own
+
+
+def test_command_writes_the_report_of_a_grid_that_was_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [f"pair.agents.{agent}.path=/nowhere" for agent in ("qwen3-1.7b-base", "qwen3-4b-base")]
+    runs_dir = tmp_path / "runs"
+    runs_dir.mkdir()
+    words = ["report", "table6", *paths, "--runs-dir", str(runs_dir), "--out", str(tmp_path / "out")]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("sys.argv", ["hacpo", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "unavailable: pair.agents.qwen3-1.7b-base.path: /nowhere is not a folder" in text
+    assert not list(runs_dir.iterdir()), "a report starts nothing"
+
+
+def test_printed_values_stand_beside_missing_ones(tmp_path: Path) -> None:
+    pair = "qwen3-1.7b-base+qwen3-4b-base"
+    cells = [Cell(pair, "hacpo", "", 0, agent, "x", tmp_path, "missing", "not run") for agent in pair.split("+")]
+    empty = grid_of([], pair=pair, extra=cells, table="table1")
+    text = text_of(empty)
+    assert row(text, pair, "qwen3-1.7b-base", "HACPO")[0] == "— (paper 0.690)"
+    assert row(text, pair, "qwen3-4b-base", "HACPO")[-2:] == ["— (paper 0.601)", "0 of 0"]
+    assert "10 of 80 rows" in text
+    assert row(text, "Table 1", "GSPO")[:3] == ["6", "+3.20", "+3.28"]
+
+
+def test_printed_ratios_stand_beside_missing_ones(tmp_path: Path) -> None:
+    pair = "qwen3-1.7b-base+qwen3-4b-base"
+    cells = [Cell(pair, "hacpo", "", 0, agent, "x", tmp_path, "missing", "not run") for agent in pair.split("+")]
+    text = text_of(grid_of([], pair=pair, extra=cells, table="table6"))
+    found = row(text, pair, "qwen3-1.7b-base", "HACPO", "s_hete")
+    assert found[:2] == ["— (paper 0.89550)", "— (paper 0.93615)"]
+    assert f"| {pair} | qwen3-4b-base |" not in text  # the paper prints one agent's
+
+
+def test_exponents_stand_in_columns(tmp_path: Path) -> None:
+    after = {(2, "math500", agent): scores(1, 1, 0, 0) for agent in AGENTS}
+    plans = [finished(tmp_path, method, rewards=after, metrics=METRICS) for method in ("hacpo_alpha0", "hacpo_alpha1")]
+    text = text_of(grid_of(plans, table="table4", benchmarks=["math500"]))
+    assert "| pair | agent | HACPO, α = 0 | HACPO, α = 1 |" in text
+    assert row(text, "tiny", "qwen-tiny") == ["0.500", "0.500"]
+
+
+def test_empty_grid_says_so() -> None:
+    text = text_of(grid_of([]))
+    assert "0 of 0 cells" in text
+    assert "## Accuracy" not in text and "## Verdict" not in text
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
+def test_browser_draws_the_charts_and_prints_one_page(grid: GridPlan, tmp_path: Path) -> None:
+    page = write_report(grid, tmp_path / "out").page
+    with chromium() as browser:
+        opened = browser.new_page(viewport={"width": PHONE[0], "height": PHONE[1]})
+        errors: list[str] = []
+        opened.on("console", lambda message: errors.append(message.text))
+        opened.goto(page.as_uri())
+        opened.wait_for_function("document.querySelectorAll('figure[data-drawn] svg').length === 4")
+        assert not errors
+        assert opened.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        assert opened.pdf().count(b"/Type /Page\n") == 1
+
+
+def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: GridPlan, tmp_path: Path) -> None:
+    one = write_report(grid, tmp_path / "one").sentences
+    assert len(one) == 1
+    assert re.fullmatch(
+        r"HACPO is 12\.5 points ahead of GSPO x 2 \(95 % interval over problems .+, one seed\): no more than noise",
+        one[0],
+    )
+    alike = {"hacpo": scores(1, 1), "gspo": scores(0, 0)}
+    plans = [
+        finished(
+            tmp_path / "alike", method, rewards=rewards(scores(0, 0), qwen_tiny=own, llama_tiny=own), metrics=METRICS
+        )
+        for method, own in alike.items()
+    ]
+    (unknown,) = write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "unknown").sentences
+    assert unknown == (
+        "HACPO is 100.0 points ahead of GSPO (one seed, the same difference on every problem): "
+        "how much of it is noise is unknown"
+    )
+    before, plans = scores(*[0] * 8), []
+    for seed in range(1, 4):
+        for method, correct in (("hacpo", 1), ("naive", 1), ("gspo", 7)):
+            own = rewards(
+                before, **dict.fromkeys(("qwen_tiny", "llama_tiny"), scores(*[1] * correct, *[0] * (8 - correct)))
+            )
+            plans.append(finished(tmp_path, method, seed=seed, rewards=own, metrics=METRICS))
+    naive, gspo = write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "more").sentences
+    assert naive.startswith("HACPO is level with Naive (") and naive.endswith(": no more than noise")
+    assert gspo.startswith("HACPO is 75.0 points behind GSPO (") and gspo.endswith("3 seeds): more than noise")
+
+
+def test_bits_per_byte_have_a_table_where_they_were_measured(grid: GridPlan, tmp_path: Path) -> None:
+    values = rewards(scores(0, 0), qwen_tiny=scores(1, 1), llama_tiny=scores(1, 1))
+    plans = [
+        finished(
+            tmp_path / "measured",
+            "hacpo",
+            seed=seed,
+            rewards=values,
+            metrics=METRICS,
+            bits={(0, TEST, "qwen-tiny"): 1.5, (2, TEST, "qwen-tiny"): after},
+        )
+        for seed, after in enumerate((0.75, 0.85))
+    ]
+    text = text_of(grid_of(plans, benchmarks=[TEST]))
+    part = text.partition("## Bits per byte of the reference solutions")[2]
+    # Standard deviation sqrt(.005), t = 12.706 for two seeds.
+    width = 12.706 * math.sqrt(0.005) / math.sqrt(2)
+    assert row(part, "tiny", "qwen-tiny", "before training") == ["1.500"]
+    assert row(part, "tiny", "qwen-tiny", "HACPO") == [f"0.800 ± {width:.3f}"]
+    assert row(part, "tiny", "llama-tiny", "HACPO") == ["—"]
+    assert accuracy(text, "qwen-tiny", "HACPO")[0].startswith("1.000")
+    assert "Bits per byte" not in text_of(grid)

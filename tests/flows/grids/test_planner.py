@@ -1,0 +1,472 @@
+"""Grids are expanded, deduplicated and costed; what is wrong in one is said before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.commands.run_grid import default_workers, run_grid, submit
+from flows.grids.estimate import (
+    estimate,
+    num_evaluation_responses,
+    num_rollouts,
+    occupied_hours,
+    sampling_rate,
+    training_rate,
+)
+from flows.grids.planner import RateConfig, plan_grid
+from flows.grids.show import count_experiments, show_grid
+from flows.planning.compose import compose
+from flows.planning.plans import Plan, save_plan
+from flows.planning.ranks import with_ranks
+from flows.records.failures import read_failure
+from flows.records.states import RESULT_FILE, experiment_status
+from flows.runs.experiment import run_experiment
+from flows.runs.results import read_final
+from flows.service.experiment_state import ScheduledRun
+from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
+from hacpo_core.files import read_json, write_json
+from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.lock import ExperimentLock
+
+
+def write_grid(folder: Path, text: str) -> str:
+    path = folder / "grid.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def small_grid(small_models: Path, folder: Path, methods: str = "gspo, hacpo", extra: str = "") -> str:
+    pair = small_models / "small.yaml"
+    return write_grid(
+        folder, f"title: small\nseeds: [0, 1]\nentries:\n  - {{pairs: [{pair}], methods: [{methods}]}}\n{extra}"
+    )
+
+
+def test_error_of_an_entry_names_its_grid_pair_and_method(tmp_path: Path, small_models: Path) -> None:
+    tree = {"pair": {"name": "alone", "agents": {"qwen": {"tiny": {"family": "qwen3"}}}}}
+    alone, small = tmp_path / "alone.yaml", small_models / "small.yaml"
+    alone.write_text(json.dumps(tree), encoding="utf-8")
+    path = write_grid(
+        tmp_path, f"title: x\nentries: [{{pairs: [{small}], methods: [gspo]}}, {{pairs: [{alone}], methods: [distil]}}]"
+    )
+    place = f"grid {path}, entries[1], pair {alone}, method distil: method.estimate.name: got distilled with one agent"
+    with pytest.raises(ConfigError, match=re.escape(place)):
+        plan_grid(path, runs_dir=tmp_path)
+
+
+def test_all_entries_with_an_error_are_named_and_a_common_error_is_said_once(
+    tmp_path: Path, small_models: Path
+) -> None:
+    small = small_models / "small.yaml"
+    path = write_grid(tmp_path, f"title: x\nentries: [{{pairs: [{small}], methods: [hacbo, gspo, hakpo]}}]")
+    with pytest.raises(ConfigError) as caught:
+        plan_grid(path, runs_dir=tmp_path)
+    said = str(caught.value)
+    assert said.startswith(f"grid {path}, entries[0], pair {small}, method hacbo: method: got 'hacbo'")
+    assert f"; entries[0], pair {small}, method hakpo: method: got 'hakpo'" in said
+    assert "gspo:" not in said
+    with pytest.raises(ConfigError) as caught:
+        plan_grid(small_grid(small_models, tmp_path), runs_dir=tmp_path, overrides=["train.num_stebs=3"])
+    assert str(caught.value).count("num_stebs") == 1
+    assert f"method gspo and entries[0], pair {small}, method hacpo: " in str(caught.value)
+
+
+@pytest.mark.slow
+def test_tables_1_and_7_together_need_33_trainings_for_60_rows(tmp_path: Path) -> None:
+    grids = [plan_grid(name, runs_dir=tmp_path) for name in ("table1", "table7")]
+    assert sum(len(grid.cells) for grid in grids) == 60
+    trainings = {experiment for grid in grids for experiment in grid.plans}
+    assert len(trainings) == 33
+    assert sum("hacpo" in name or "naive" in name for name in trainings) == 12
+
+
+@pytest.mark.parametrize(
+    ("method", "num_agents"),
+    [
+        ("extends: gspo\nmethod: {name: own}", 1),
+        ("extends: hacpo\nmethod: {name: xgrpo, shares_rollouts: false}", 2),
+        ("extends: gspo\nmethod: {name: pooled, estimate: {baseline: pooled}}", 2),
+        ("extends: gspo\nmethod: {name: mine, estimate: {name: 'tests.plugins:RunningMean'}}", 2),
+    ],
+)
+def test_agents_train_alone_only_where_partners_are_known_to_change_nothing(
+    method: str, num_agents: int, small_models: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text(method, encoding="utf-8")
+    grid = plan_grid(small_grid(small_models, tmp_path, str(tmp_path / "mine.yaml")), runs_dir=tmp_path, seeds=[0])
+    assert {len(planned.config.pair.agents) for planned in grid.plans.values()} == {num_agents}
+
+
+@pytest.mark.slow
+def test_baseline_of_one_agent_is_shared_by_every_pair_that_has_the_agent(tmp_path: Path) -> None:
+    cells = plan_grid("tiny_table1", runs_dir=tmp_path, seeds=[0]).cells
+    gspo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "gspo", 0)]
+    assert [c.pair for c in gspo] == ["tiny_state", "tiny_size", "tiny"]
+    assert len({c.experiment for c in gspo}) == 1
+    hacpo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "hacpo", 0)]
+    assert len({c.experiment for c in hacpo}) == 3
+
+
+def test_entries_that_differ_in_their_files_are_trained_each(small_models: Path, tmp_path: Path) -> None:
+    rows = (small_models / "p.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "other.jsonl").write_text(rows.replace('"3"', '"4"'), encoding="utf-8")
+    (tmp_path / "same.jsonl").write_text(rows, encoding="utf-8")
+    pair = small_models / "small.yaml"
+    extra = "".join(
+        f"  - {{pairs: [{pair}], methods: [hacpo], label: {name}, "
+        f"settings: {{data: {{sets: {{sums: {{file: {tmp_path / name}.jsonl}}}}}}}}}}\n"
+        for name in ("other", "same")
+    )
+    grid = plan_grid(small_grid(small_models, tmp_path, "hacpo", extra=extra), runs_dir=tmp_path, seeds=[0])
+    of_label = {c.label: c.experiment for c in grid.cells}
+    assert of_label[""] == of_label["same"] != of_label["other"]
+
+
+@pytest.mark.slow
+def test_same_settings_under_two_names_are_trained_once(small_models: Path, tmp_path: Path) -> None:
+    extra = f"  - {{pairs: [{small_models / 'small.yaml'}], methods: [hacpo_alpha1, hacpo_alpha2]}}\n"
+    grid = plan_grid(small_grid(small_models, tmp_path, extra=extra), runs_dir=tmp_path, seeds=[0])
+    of_method = {c.method: c.experiment for c in grid.cells}
+    assert of_method["hacpo"] == of_method["hacpo_alpha1"] != of_method["hacpo_alpha2"]
+
+
+def state(planned: Plan) -> tuple[str, str]:
+    status = experiment_status(planned.root)
+    return status.state, status.reason
+
+
+@pytest.mark.slow
+def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("gspo", "train.num_steps=1")
+    assert state(planned) == ("missing", "not run")
+    save_plan(planned)
+    (planned.root / "steps").write_text("in the way", encoding="utf-8")
+    with pytest.raises((HacpoError, OSError)):
+        run_experiment(planned, DirectRunner())
+    failure = read_failure(planned.root)
+    assert failure is not None
+    assert "Traceback" in failure.traceback
+    assert state(planned) == ("failed", failure.reason)
+    (planned.root / "steps").unlink()
+    with ExperimentLock(planned.root):
+        assert state(planned) == ("running", "step 0 of 1")
+    run_experiment(planned, DirectRunner())
+    assert state(planned) == ("done", "")
+    assert read_failure(planned.root) is None, "a new attempt removes the old failure"
+    (planned.root / RESULT_FILE).write_text("", encoding="utf-8")  # as a power cut leaves it
+    assert state(planned) == ("missing", "interrupted at step 1 of 1")
+    run_experiment(planned, DirectRunner())
+    assert state(planned) == ("done", "")
+    (planned.root / RESULT_FILE).write_text('{"kind": "of another version"}', encoding="utf-8")
+    with pytest.raises(StoreError, match=r"result\.json: written by another version of hacpo"):
+        read_final(planned)
+
+
+def test_estimate_counts_what_the_configuration_says(small_models: Path, tmp_path: Path) -> None:
+    extra = (
+        "rates: {response_tokens: 10, sampled_tokens_per_gpu_s: 100, trained_tokens_per_gpu_s: 50, source: stated}\n"
+    )
+    grid = plan_grid(small_grid(small_models, tmp_path, "hacpo", extra), runs_dir=tmp_path, seeds=[0])
+    (planned,) = grid.plans.values()
+    # 4 steps x 4 problems x 4 samples of each agent; 2 agents learn from both.
+    assert num_rollouts(planned.config) == 64
+    answers = num_evaluation_responses(planned.config)
+    cost = estimate(grid, [planned])
+    assert cost.rollouts == 128
+    assert cost.sampled_tokens == 10 * 2 * (64 + answers)
+    assert cost.trained_tokens == 10 * 2 * 128
+    seconds = cost.sampled_tokens / 100 + cost.trained_tokens / 50
+    assert cost.busy_hours == pytest.approx(seconds / 3600)
+    assert cost.occupied_hours == cost.busy_hours, "one process, whose agents take turns"
+    assert cost.basis == "stated"
+
+
+def test_rates_of_other_sizes_are_in_proportion_to_the_stated_ones() -> None:
+    rates = RateConfig(1000, sampled_tokens_per_gpu_s=600, trained_tokens_per_gpu_s=800, source="stated", billions=4)
+    assert (sampling_rate(rates, 16 * 10**9), training_rate(rates, 16 * 10**9)) == (300, 200)
+    assert (sampling_rate(rates, 10**9), training_rate(rates, 10**9)) == (1200, 3200)
+    assert (sampling_rate(rates, None), training_rate(rates, None)) == (600, 800)
+    alike = dataclasses.replace(rates, billions=None)
+    assert (sampling_rate(alike, 10**9), training_rate(alike, 10**9)) == (600, 800)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), 24.0),  # ranks 3 and 5: max(6 / 3, 15 / 5) hours on all eight GPUs
+        (("placement.num_ranks=4",), 30.0),  # max(6 / 4, 15 / 4) hours on eight
+        (("placement.num_ranks=4", "placement.colocated=true"), 21.0),  # the agents take turns on four
+    ],
+)
+def test_gpus_are_occupied_as_long_as_the_slowest_agent_works(words: tuple[str, ...], expected: float) -> None:
+    config = compose("qwen3-4b-base+qwen3-8b-base", "hacpo", hardware="eight_gpus", overrides=words)
+    placed = with_ranks(config, {"qwen3-4b-base": 4, "qwen3-8b-base": 8})
+    assert occupied_hours(placed, {"qwen3-4b-base": 6.0, "qwen3-8b-base": 15.0}) == expected
+
+
+@pytest.mark.slow
+def test_dry_run_counts_occupied_hours_of_each_pair_and_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = plan_grid("table1", runs_dir=tmp_path)
+    alone = [one for one in grid.plans.values() if len(one.config.pair.agents) == 1]
+    cost = estimate(grid, alone)
+    assert cost.occupied_hours == pytest.approx(cost.busy_hours), "they hold the four GPUs that they use, and no more"
+    show_grid(grid, "missing", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    pairs, whole = shown["pairs"], shown["estimates"]["whole_grid"]
+    assert {name: found["experiments"] for name, found in pairs.items()} == {
+        "qwen3-4b+qwen3-4b-instruct": 8,
+        "qwen3-1.7b-base+qwen3-4b-base": 8,
+        "qwen3-4b-base+llama3.2-3b-instruct": 5,  # the first agent's baselines count with the pair before
+    }
+    for hours in ("busy_hours", "occupied_hours"):
+        assert sum(found[hours] for found in pairs.values()) == pytest.approx(whole[hours])
+    assert whole["occupied_hours"] > whole["busy_hours"], "the smaller agent of a pair waits for the larger one"
+    show_grid(grid, "missing", as_json=False)
+    said = capsys.readouterr().out
+    words = f"{whole['occupied_hours']:,.1f} GPU-hours occupied, {whole['busy_hours']:,.1f} of them busy (stated: "
+    assert words in said
+    assert "  qwen3-4b-base+llama3.2-3b-instruct: 5 experiments, " in said
+
+
+@pytest.mark.slow
+def test_measured_rates_take_the_place_of_stated_ones(
+    small_models: Path, small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    runs_dir = tmp_path / "runs"
+    name = small_grid(small_models, tmp_path, "naive, hacpo")
+    before = plan_grid(name, runs_dir=runs_dir, seeds=[0])
+    unknown = estimate(before, before.experiments("missing"))
+    assert (unknown.basis, unknown.busy_hours) == ("limit", None)
+    done = run_experiment(small_plan("naive", runs_dir=runs_dir), DirectRunner())
+    after = plan_grid(name, runs_dir=runs_dir, seeds=[0])
+    assert count_experiments(after)["done"] == 1
+    (missing,) = after.experiments("missing")
+    cost = estimate(after, [missing])
+    assert cost.basis == "measured"
+    tokens = sum(row["tokens_sampled"] for row in done.table)
+    share = 1 + num_evaluation_responses(missing.config) / num_rollouts(missing.config)
+    assert cost.sampled_tokens == pytest.approx(tokens * share)
+    assert cost.busy_hours is not None
+    assert cost.busy_hours > 0
+    assert estimate(after, after.experiments("done")).trained_tokens == sum(row["tokens_trained"] for row in done.table)
+
+    # The same on a GPU, with four ranks: its hours are those of its devices.
+    value = read_json(done.root / RESULT_FILE)
+    for row in value["table"]:
+        row["gpu_seconds"] = 4 * row["seconds"]
+    write_json(done.root / RESULT_FILE, value)
+    config = after.plans[done.id].config
+    on_gpu = dataclasses.replace(config, engine=dataclasses.replace(config.engine, device="cuda"))
+    after.plans[done.id] = dataclasses.replace(after.plans[done.id], config=on_gpu)
+    assert estimate(after, [missing]).busy_hours == pytest.approx(4 * cost.busy_hours)
+
+
+@pytest.mark.slow
+def test_worker_of_a_grid_trains_as_many_at_a_time_as_the_gpus_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.commands.run_grid.visible_devices", lambda: [str(i) for i in range(8)])
+    monkeypatch.setattr("flows.commands.run_grid.usable_cores", lambda: 6)
+    plans = list(plan_grid("table1", runs_dir=tmp_path).plans.values())
+    assert default_workers(plans) == 2, "two trainings of one agent on four GPUs each"
+    assert default_workers([one for one in plans if len(one.config.pair.agents) == 2]) == 1
+    assert default_workers(list(plan_grid("table1", runs_dir=tmp_path, hardware="one_gpu").plans.values())) == 8
+    assert default_workers(list(plan_grid("table1", runs_dir=tmp_path, hardware="two_nodes").plans.values())) == 1
+    assert default_workers(list(plan_grid("demo", runs_dir=tmp_path).plans.values())) == 6
+    words = ["placement.kind=ray", "engine.num_threads=2"]
+    assert default_workers(list(plan_grid("demo", runs_dir=tmp_path, overrides=words).plans.values())) == 1
+
+
+def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = plan_grid("table2", runs_dir=tmp_path)
+    assert {cell.status for cell in grid.cells} == {"unavailable"}
+    show_grid(grid, "missing", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["experiments"]["unavailable"] == len(grid.plans)
+    assert shown["estimates"]["whole_grid"]["rollouts"] == 2 * 2 * 58 * 128 * 8
+    assert all("local model folder" in cell["reason"] for cell in shown["cells"])
+
+
+@pytest.mark.slow
+def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> None:
+    words = ["pair.agents.llama-tiny.tiny.num_layers=1"]
+    grid = plan_grid("tiny_table1", runs_dir=tmp_path, seeds=[0], overrides=words)
+    layers = {
+        (name, agent.tiny.num_layers)
+        for planned in grid.plans.values()
+        for name, agent in planned.config.pair.agents.items()
+        if agent.tiny is not None
+    }
+    assert layers == {("qwen-tiny", 2), ("qwen-tiny-late", 2), ("qwen-small", 3), ("llama-tiny", 1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title: x", r"entries \(in grid .*grid\.yaml\): .*missing"),
+        ("title: x\nentries: [{pairs: [tiny], methods: [nope]}]", "method: got 'nope', expected one of"),
+        ("title: x\nentries: [{pairs: [nope], methods: [gspo]}]", "pair: got 'nope', expected one of"),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [hacpo], settings: {method: {objective: {nope: 1}}}}]",
+            "objective.nope",
+        ),
+        ("title: x\nentires: []", "entires"),
+        ("title: x\nentries: []", "entries is empty"),
+        ("title: x\nseeds: []\nentries: [{pairs: [tiny], methods: [gspo]}]", "seeds is empty"),
+        ("title: x\nseeds: [0, 0]\nentries: [{pairs: [tiny], methods: [gspo]}]", "expected each once"),
+        ("title: x\nentries: [{pairs: [], methods: [gspo]}]", "no pairs or no methods"),
+        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {tabel: table1}", "tabel"),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {table: table99}",
+            "got 'table99'",
+        ),
+        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {benchmarks: [arithmetic_tset]}", "tset"),
+        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {benchmarks: arithmetic_test}", "benchmarks"),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\n"
+            "rates: {response_tokens: 1, sampled_tokens_per_gpu_s: 0, trained_tokens_per_gpu_s: 1, source: x}",
+            "rates must be above 0",
+        ),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\n"
+            "rates: {response_tokens: 1, sampled_tokens_per_gpu_s: 1, trained_tokens_per_gpu_s: .nan, source: x}",
+            "rates must be above 0",
+        ),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo], settings: {seed: 7}}]",
+            "sets seed; use the grid's seeds",
+        ),
+        (
+            "title: x\nentries: [{pairs: [tiny], methods: [gspo], settings: {runtime: {runs_dir: elsewhere}}}]",
+            "sets runtime.runs_dir; use --runs-dir",
+        ),
+        (
+            "title: x\nseeds: [-1]\nentries: [{pairs: [tiny], methods: [gspo]}]",
+            "got the seed -1, expected at least 0",
+        ),
+        (
+            "title: x\nentries:\n  - {pairs: [tiny], methods: [hacpo]}\n"
+            "  - {pairs: [tiny], methods: [hacpo], settings: {method: {objective: {cross_floor: 0.5}}}}",
+            "with different settings; give one of them a label",
+        ),
+        ("entries: [{pairs: [tiny], methods: [gspo]}]", "title"),
+        ("- a list", "expected a YAML mapping"),
+    ],
+)
+def test_broken_grid_is_one_sentence_with_the_field(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_grid(write_grid(tmp_path, text), runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("pair.agents.nobody.path=/x", "no pair of this grid has that agent; expected one of qwen-tiny"),
+        ("seed=3", "use --seeds"),
+    ],
+)
+def test_words_that_cannot_take_effect_are_errors(tmp_path: Path, word: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_grid("demo", runs_dir=tmp_path, overrides=[word])
+
+
+def test_grid_of_which_nothing_can_run_says_why_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(EngineError, match="none can be run"):
+        run_grid("table2", runs_dir=tmp_path)
+    printed = capsys.readouterr().out
+    assert "2 experiments: 2 unavailable" in printed
+    assert "local model folder" in printed
+
+
+def test_files_that_a_grid_names_are_looked_for_beside_it_and_a_method_is_listed_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "my_pair.yaml").write_text("extends: tiny\npair: {name: mine}\n", encoding="utf-8")
+    (tmp_path / "own" / "base.yaml").write_text("extends: gspo\n", encoding="utf-8")
+    (tmp_path / "own" / "by_path.yaml").write_text("extends: base.yaml\nmethod: {name: short}\n", encoding="utf-8")
+    text = "title: own\nentries: [{pairs: [my_pair.yaml], methods: [by_path.yaml]}]\n"
+    name = write_grid(tmp_path / "own", text)
+    monkeypatch.chdir(tmp_path)
+    grid = plan_grid(name, runs_dir=tmp_path / "runs")
+    assert {(cell.pair, cell.method) for cell in grid.cells} == {("mine", "short")}
+
+
+def test_dry_run_tells_queued_experiments_from_missing_ones(
+    small_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = small_grid(small_models, tmp_path, "hacpo")
+    first, second = plan_grid(name, runs_dir=tmp_path / "runs").plans
+    runs = {first: ScheduledRun("1", first, "Scheduled", "", "low", 0)}
+    show_grid(plan_grid(name, runs_dir=tmp_path / "runs", runs=runs), "missing", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["experiments"]["queued"], shown["experiments"]["missing"]) == (1, 1)
+    assert shown["estimates"]["to_run"]["experiments"] == 1
+    reasons = {cell["experiment"]: cell["reason"] for cell in shown["cells"]}
+    assert reasons == {first: "waiting for a worker, priority low", second: "not run"}, "as on the page"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "title: a\nseeds: zero\nentries: []",
+            r"seeds \(in grid .*\): got 'zero', expected a list \(a whole number each\)",
+        ),
+        ("title: a\nseeds: [zero]\nentries: []", r"seeds\[0\] \(in grid .*\): got 'zero', expected a whole number;"),
+        ("title: a\nentries: [{pears: [tiny]}]", r"entries\[0\].pears \(in grid .*\): .*did you mean pairs\?"),
+    ],
+)
+def test_wrong_value_in_a_grid_is_named_by_its_place(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_grid(write_grid(tmp_path, text), runs_dir=tmp_path)
+
+
+def test_unknown_grid_names_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected one of .*table1.*tiny_table1"):
+        plan_grid("table9", runs_dir=tmp_path)
+
+
+def test_longest_training_is_submitted_first(small_plan: Callable[..., Plan]) -> None:
+    short, long = (small_plan("hacpo", f"train.num_steps={steps}") for steps in (2, 9))
+    alone = small_plan("gspo", "train.num_steps=5")
+    queue = Queue()
+    assert submit([short, alone, long], queue, priority="normal") == [long.id, alone.id, short.id]  # type: ignore[arg-type]
+
+
+class Queue:
+    """Takes everything."""
+
+    def start(self, experiment: str, priority: str) -> ScheduledRun:
+        return ScheduledRun("", experiment, "Scheduled", "", priority, 1)
+
+
+@pytest.mark.system
+def test_every_declared_grid_can_be_planned(tmp_path: Path) -> None:
+    for name in ("demo", "tiny_table1", "tiny_ablations", "table3", "table4", "figure3", "figure4", "table6"):
+        grid = plan_grid(name, runs_dir=tmp_path)
+        assert grid.cells
+        assert dataclasses.replace(grid, cells=[]).experiments() == []
+
+
+@pytest.mark.slow
+def test_baseline_trained_alone_ends_in_the_bits_of_one_trained_beside_a_partner(
+    small_models: Path, small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    beside = run_experiment(small_plan("gspo"), DirectRunner())
+    words = ["tracking.enabled=false", "runtime.runner=direct"]
+    grid = plan_grid(small_grid(small_models, tmp_path, "gspo"), runs_dir=tmp_path / "runs", seeds=[0], overrides=words)
+    for planned in grid.plans.values():
+        (agent,) = planned.config.pair.agents
+        alone = run_experiment(planned, DirectRunner())
+        assert alone.digests[agent] == beside.digests[agent]

@@ -1,0 +1,199 @@
+"""Findings and cost of a made-up probe: sentences, thresholds and figures by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dashboards.report.probe import ProbeReport
+from flows.planning.compose import compose
+from flows.planning.memory import ModelShape
+from flows.planning.plans import Plan
+from flows.probe.cost import ProbeCost, probe_cost
+from flows.probe.findings import probe_findings
+from flows.probe.measure import AgentProbe, Probe
+from flows.probe.rows import PairProbe
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.evaluation.metrics import MetricEstimate
+
+SHAPE = ModelShape(1000, 2, 8, 8, 8, 32, 16)
+AGENT = AgentProbe(
+    prompt="<|user|>1+1<|assistant|>",
+    response="2",
+    num_problems=64,
+    num_responses=512,
+    accuracy=MetricEstimate("avg@8", 0.25, 0.2, 0.3, 64),
+    reward=0.25,
+    signal_share=0.6,
+    all_wrong_share=0.3,
+    all_right_share=0.1,
+    lengths=(10.0, 20.0, 30.0),
+    mean_length=20.0,
+    ended_share=0.9,
+    cut_share=0.1,
+    unscored_share=0.0,
+    formless_share=0.2,
+    sampler_difference=1e-6,
+    max_sampler_difference=1e-4,
+    sampled_per_s=1000.0,
+    scored_per_s=4000.0,
+    verified_per_s=64.0,
+    trained_tokens=25.0,
+    shape=SHAPE,
+)
+PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.42, 0.8, 1.0, 0.3, 0.2, 0.41, 0.05, 0, 0, 0)
+BOUNDS = "median ratio 0.41, bounds 0.8 to 1"
+ROOM = ProbeCost({}, {}, {}, {}, 1.0, 1.0, 1.0, memory_gib=2.0, min_gib=1.0, room_gib=8.0)
+
+
+def config_of(*overrides: str, method: str = "hacpo") -> ExperimentConfig:
+    config: ExperimentConfig = compose("tiny", method, overrides=list(overrides))
+    return config
+
+
+def found(
+    agent: AgentProbe = AGENT,
+    pair: PairProbe = PAIR,
+    cost: ProbeCost = ROOM,
+    *overrides: str,
+    method: str = "hacpo",
+) -> list[tuple[str, str]]:
+    probe = Probe({"smol": agent}, (pair,))
+    findings = probe_findings(config_of(*overrides, method=method), probe, cost)
+    return [(finding.rule, finding.text) for finding in findings]
+
+
+def test_sound_probe_has_no_finding() -> None:
+    assert found() == []
+
+
+@pytest.mark.slow
+def test_real_pair_is_found_out_before_training() -> None:
+    pair = replace(PAIR, first_share=0.0, last_share=0.0)
+    few = replace(AGENT, signal_share=0.13, all_wrong_share=0.87, all_right_share=0.0)
+    assert found(few, pair) == [
+        ("few_right", "87% of smol's groups have no right answer among 8"),
+        ("cross_rows_stopped", f"no row of smol passes the bounds for qwen: {BOUNDS}"),
+    ]
+    (finding,) = probe_findings(config_of(), Probe({}, (pair,)), ROOM)
+    assert finding.remedy.startswith("lower method.objective.cross_floor (half of them would pass at 0.41), ")
+    assert "use method hacpo_sn" in finding.remedy
+    (normalised,) = probe_findings(config_of(method="hacpo_sn"), Probe({}, (pair,)), ROOM)
+    assert "hacpo_sn" not in normalised.remedy
+    (naive,) = probe_findings(config_of(method="naive"), Probe({}, (replace(pair, half_floor=None),)), ROOM)
+    assert naive.remedy.startswith("raise method.objective.sequence_low and sequence_high")
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"all_wrong_share": 0.75}, "few_right"),
+        ({"all_wrong_share": 0.74}, None),
+        ({"all_right_share": 0.75}, "few_wrong"),
+        ({"all_right_share": 0.74}, None),
+        ({"signal_share": 0.1, "all_wrong_share": 0.5}, "no_signal"),
+        ({"signal_share": 0.11, "all_wrong_share": 0.5}, None),
+        ({"cut_share": 0.3, "ended_share": 0.7}, "responses_cut"),
+        ({"cut_share": 0.29, "ended_share": 0.71}, None),
+        ({"cut_share": 1.0, "ended_share": 0.0}, "no_end"),
+        ({"unscored_share": 0.01}, "responses_unscored"),
+        ({"unscored_share": 0.009}, None),
+        ({"formless_share": 0.5}, "answers_without_form"),
+        ({"formless_share": 0.49}, None),
+        ({"formless_share": None}, None),
+        ({"sampler_difference": 1.1e-3}, "sampler_differs"),
+        ({"sampler_difference": 9e-4}, None),
+        ({"sampler_difference": math.nan}, "sampler_differs"),
+    ],
+)
+def test_threshold_of_an_agents_figure(changes: dict[str, float], rule: str | None) -> None:
+    assert [name for name, _ in found(replace(AGENT, **changes))] == ([rule] if rule else [])  # type: ignore[arg-type]
+
+
+def test_bfloat16_is_allowed_its_own_noise() -> None:
+    real = replace(AGENT, sampler_difference=0.026)
+    assert found(real, PAIR, ROOM, "engine.dtype=bfloat16") == []
+    assert [rule for rule, _ in found(real)] == ["sampler_differs"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"first_share": 0.05},
+            "5.0% of the rows of smol pass the bounds for qwen: median ratio 0.41, bounds 0.8 to 1",
+        ),
+        ({"first_share": 0.06}, None),
+        (
+            {"last_share": 0.0},
+            f"no row of smol passes the bounds for qwen at the last update of a step: {BOUNDS}",
+        ),
+        ({"length_drift": -0.6}, "smol's responses change their length by -60% in qwen's tokens"),
+        ({"length_drift": 0.5}, None),
+        ({"num_control_dropped": 3}, "3 control tokens in smol's texts are dropped for qwen"),
+        ({"num_rows": 0}, "all responses of smol are unscored or have no tokens for qwen"),
+    ],
+)
+def test_threshold_of_a_pairs_figure(changes: dict[str, float], text: str | None) -> None:
+    assert [each for _, each in found(pair=replace(PAIR, **changes))] == ([text] if text else [])  # type: ignore[arg-type]
+
+
+def test_memory_that_is_not_there_is_found() -> None:
+    ((rule, text),) = found(cost=replace(ROOM, memory_gib=9.0))
+    assert (rule, text) == ("memory", "the agents may need 9 GiB (with one response at a time 1), but there are 8")
+    assert found(cost=replace(ROOM, memory_gib=9.0, room_gib=None)) == []
+
+
+def test_cost_of_a_step_and_of_the_run_by_hand() -> None:
+    words = ["train.problems=32", "train.num_steps=40", "evaluate.during=[]", "evaluate.final=[]"]
+    config = config_of(*words)  # 32 problems x 8 = 256 responses a step
+    other = replace(AGENT, sampled_per_s=500.0)
+    probe = Probe({"qwen-tiny": AGENT, "llama-tiny": other}, ())
+    cost = probe_cost(config, probe)
+    assert cost.sampling_s == pytest.approx({"qwen-tiny": 256 * 20 / 1000, "llama-tiny": 256 * 20 / 500})
+    assert cost.scoring_s["qwen-tiny"] == pytest.approx(256 * 20 / 4000)
+    assert cost.verifying_s["qwen-tiny"] == pytest.approx(256 / 64)
+    assert cost.updating_s["qwen-tiny"] == pytest.approx(3 * 256 * 25 / 4000)
+    one, two = 5.12 + 1.28 + 4.0 + 4.8, 10.24 + 1.28 + 4.0 + 4.8
+    assert cost.step_s == pytest.approx(one + two)
+    assert cost.run_hours == cost.occupied_hours == pytest.approx(40 * (one + two) / 3600)
+    assert 0 < cost.min_gib <= cost.memory_gib
+    assert cost.room_gib is not None and cost.room_gib > 0
+    recomputing = probe_cost(config_of(*words, "engine.gradient_checkpointing=true"), probe)
+    assert recomputing.updating_s["qwen-tiny"] == pytest.approx(4 * 256 * 25 / 4000)
+    half = probe_cost(config_of(*words, f"engine.gradient_checkpointing={AGENT.shape.num_layers // 2}"), probe)
+    assert half.updating_s["qwen-tiny"] == pytest.approx(3.5 * 256 * 25 / 4000)
+    assert probe_cost(config_of(*words, "old_logprobs=sampler"), probe).scoring_s["qwen-tiny"] == 0
+    same = Probe({name: replace(agent, max_sampler_difference=1e-6) for name, agent in probe.agents.items()}, ())
+    assert probe_cost(config, same).scoring_s["qwen-tiny"] == 0, "checked: the sampler's are the learner's"
+    assert probe_cost(config_of(*words, "old_logprobs=learner"), same).scoring_s["qwen-tiny"] == pytest.approx(1.28)
+
+
+def test_text_and_page_say_the_figures_and_escape_what_a_model_wrote(tmp_path: Path) -> None:
+    evil = replace(AGENT, response="<script>alert(1)</script>\n```\nend", formless_share=None)
+    probe, config = Probe({"smol": evil}, (PAIR,)), config_of()
+    findings = probe_findings(config, probe, ROOM)
+    report = ProbeReport(Plan("an-id", config, tmp_path), "cpu", probe, ROOM_OF_AGENT, findings)
+    text = report.as_text()
+    of_agent = ("0.25 [0.2, 0.3]", "60.0%", "10, 20, 30", "not known", "1.0e-06 (at most 1.0e-03)")
+    assert [figure for figure in (*of_agent, "0.31, 0.41, 0.52") if figure not in text] == []
+    assert "40 steps with their evaluations 60 minutes (1 process-hours)" in text
+    assert "Nothing speaks against this training." in text
+    html = report.write_page(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>" not in html and "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "0.31, 0.41, 0.52" in html
+    value = report.as_json()
+    assert value["agents"]["smol"]["accuracy"]["value"] == 0.25
+    assert value["pairs"][0]["half_floor"] == 0.41
+
+
+ROOM_OF_AGENT = replace(
+    ROOM,
+    sampling_s={"smol": 1.0},
+    scoring_s={"smol": 1.0},
+    verifying_s={"smol": 1.0},
+    updating_s={"smol": 1.0},
+)

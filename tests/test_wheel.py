@@ -1,4 +1,4 @@
-"""The package as `pip install .` installs it, used in a folder that is not the checkout."""
+"""The checkout's top level, and the package as `pip install .` installs it, used in a folder of its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
 CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("hacpo_core", "flows", "experiments", "dashboards")
+TOP_LEVEL = {*PACKAGES, "tests", "prefect.yaml", "pyproject.toml", "README.md"}
+BESIDE = {"docs", "benchmarks", "examples", "hacpo.py", "CONTRIBUTING.md", "LICENSE", "Makefile", "constraints.txt"}
 BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 DEPLOY = """
 import sys
@@ -32,8 +33,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with what the wheel of this checkout installs."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for name in PACKAGES:
-        shutil.copytree(CHECKOUT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copytree(CHECKOUT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "prefect.yaml"):
         shutil.copy(CHECKOUT / name, source)
     subprocess.run([sys.executable, "-c", BUILD, str(source)], cwd=source, check=True, capture_output=True)
     (wheel,) = source.glob("*.whl")
@@ -54,13 +55,27 @@ def run(installed: Path, folder: Path, *words: str) -> str:
     return done.stdout
 
 
+def tracked(*folders: str) -> list[str]:
+    """Files of the checkout that git knows."""
+    command = ["git", "ls-files", *folders]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_top_level_is_what_was_ordered() -> None:
+    names = {name.partition("/")[0] for name in tracked() if not name.startswith(".")}
+    assert TOP_LEVEL <= names <= TOP_LEVEL | BESIDE
+
+
+@pytest.mark.slow
 def test_wheel_holds_every_file_of_its_packages(installed: Path) -> None:
-    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    names = listed.stdout.split()
+    names = tracked(*PACKAGES)
     assert len(names) > 300
     assert [name for name in names if not (installed / name).is_file()] == []
+    deployments = (installed / "flows" / "service" / "prefect.yaml").read_bytes()
+    assert deployments == (CHECKOUT / "prefect.yaml").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_server_of_an_installed_package_knows_its_deployments(
     installed: Path, tmp_path: Path, migrated: Callable[[Path], None]
@@ -74,6 +89,7 @@ def test_server_of_an_installed_package_knows_its_deployments(
         run(installed, tmp_path, "-m", "flows.cli", "server", "stop", "--runs-dir", "runs")
 
 
+@pytest.mark.slow
 def test_installed_commands_find_pairs_grids_and_methods(installed: Path, tmp_path: Path) -> None:
     assert "tiny_table1" in run(installed, tmp_path, "-m", "flows.cli", "show")
     assert "cross_clip" in run(installed, tmp_path, "-m", "flows.cli", "show", "tiny", "hacpo")

@@ -54,7 +54,6 @@ def test_worker_plans_trains_evaluates_and_reports_a_grid(runs_dir: Path) -> Non
     server = ensure_server(runs_dir)
     schedule = Schedule(server, runs_dir)
     deployed = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    deployed += ["--prefect-file", "flows/service/prefect.yaml"]
     settings = client_environment(home_of(runs_dir), url=server.url, auth=server.auth)
     wait_until(lambda: "started!" in (runs_dir / "worker.log").read_text(), "no worker", limit_s=LIMIT_S)
     done = subprocess.run(deployed, env=os.environ | settings, capture_output=True, text=True, timeout=200)

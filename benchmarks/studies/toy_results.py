@@ -1,4 +1,4 @@
-"""Differences and costs of the toy grids' methods, for docs/results.md and docs/methods.md.
+"""Differences and costs of the toy grids' methods, for docs/results.md.
 
 Usage: python -m benchmarks.studies.toy_results --runs-dir RUNS [GRID ...]; default: all grids.
 Writes docs/results/<grid>.csv and, with the differences over all agents, <grid>.svg.
@@ -19,9 +19,9 @@ from dashboards.report.costs import pair_cost
 from dashboards.report.differences import ALL, paired_difference
 from dashboards.report.statistics import Difference, holm
 from flows.grids.planner import plan_grid
-from flows.planning.method_table import RESULTS
 
 BENCHMARK = "arithmetic_test"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 GSPO, GSPO_X2, NAIVE, HACPO = (Variant(name) for name in ("gspo", "gspo_x2", "naive", "hacpo"))
 GRIDS = {
     "tiny_methods": (GSPO, GSPO_X2, NAIVE, HACPO),
@@ -111,8 +111,8 @@ def main() -> None:
     options = parser.parse_args()
     for grid in options.grids:
         frame = measure(read_results(plan_grid(grid, runs_dir=options.runs_dir)), GRIDS[grid])
-        frame.round(4).to_csv(RESULTS.with_name(f"{grid}.csv"), index=False)
-        RESULTS.with_name(f"{grid}.svg").write_text(svg(picture(grid, frame)), encoding="utf-8")
+        frame.round(4).to_csv(RESULTS / f"{grid}.csv", index=False)
+        (RESULTS / f"{grid}.svg").write_text(svg(picture(grid, frame)), encoding="utf-8")
         print(grid, frame[frame["pair"] == ALL].round(3).to_string(index=False), sep="\n")
 
 

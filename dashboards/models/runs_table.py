@@ -32,7 +32,7 @@ COLUMNS: Mapping[str, str] = {
     "method": "name of the method",
     "seed": "seed",
     "state": "done, running, queued, failed, missing or unavailable",
-    "health": "findings that hold, by name of their rule (docs/health.md)",
+    "health": "findings that hold, by name of their rule (`hacpo health`)",
     "step": "steps that are complete",
     "reward": "mean reward of the last step, mean over agents; reward.AGENT for one",
     "accuracy": "at the last evaluation, mean over agents and benchmarks; accuracy.BENCHMARK(.AGENT) for one",

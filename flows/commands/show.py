@@ -1,4 +1,4 @@
-"""`hacpo show`, `hacpo fields` and `hacpo methods`."""
+"""`hacpo show`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,6 @@ from hacpo_core.errors import ConfigError, DataError, ModelError, first_line
 
 if TYPE_CHECKING:
     from hacpo_core.config import ExperimentConfig
-
-
-def fields(
-    prefix: Annotated[str, typer.Argument(help="beginning of the fields' names; default: all")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Describe the configuration's fields: type, default, range, meaning, and whether they are part of the id."""
-    from flows.planning.field_table import print_fields
-
-    print_fields(prefix, as_json=as_json)
-
-
-def methods(as_json: AsJson = False) -> None:
-    """Describe the shipped methods and their parts."""
-    from flows.planning.method_table import print_methods
-
-    print_methods(as_json=as_json)
 
 
 def show(
@@ -48,8 +31,6 @@ def show(
     from flows.planning.plans import why_alone
     from hacpo_core.config import as_dict
 
-    if pair in ("fields", "methods"):
-        raise ConfigError(f"show: got {pair} in the place of a pair; it is a command of its own: `hacpo {pair}`")
     if pair is None:
         from flows.records.files import experiment_ids
 

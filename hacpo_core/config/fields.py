@@ -1,7 +1,7 @@
 """Declarations of configuration fields: default, description, unit, allowed values, and when a field has no effect.
 
-Every field of a configuration dataclass is declared with `setting`. Validation, the experiment's id, `hacpo show
-fields`, the dashboard and docs/fields.md all read this declaration.
+Every field of a configuration dataclass is declared with `setting`. Validation, the experiment's id, `hacpo
+fields` and the dashboard all read this declaration.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def grid(tmp_path: Path) -> GridPlan:
 
 def test_report_lists_what_the_rules_of_health_find(grid: GridPlan, tmp_path: Path) -> None:
     said = section(text_of(grid), "Health")
-    assert said.strip() == "No rule of docs/health.md found anything in the metrics of these runs."
+    assert said.strip() == "No rule of `hacpo health` found anything in the metrics of these runs."
     ill = METRICS | {"sampler/logprob_difference_mean": 0.5}
     together = rewards(scores(1, 0, 0, 0), qwen_tiny=scores(1, 1, 1, 0), llama_tiny=scores(1, 1, 0, 0))
     plans = [finished(tmp_path, "hacpo", seed=7, rewards=together, metrics=ill)]

@@ -1,4 +1,4 @@
-"""Writes the results in benchmarks/results as tables into docs/performance.md and docs/history.md, between markers.
+"""Writes the results in benchmarks/results as tables into docs/performance.md, between marks.
 
 Usage: python -m benchmarks.tables
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.measure import RESULTS
 
-PAGES = [Path(__file__).parents[1] / "docs" / name for name in ("performance.md", "history.md")]
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -147,42 +147,18 @@ def scaling(result: dict[str, Any]) -> str:
     return "\n\n".join(tables)
 
 
-def gpu_engines(result: dict[str, Any]) -> str:
-    """Table with a row per model, hardware file and device: rates of the steps, and the outcome of the last one."""
-    rows = []
-    for entry in result["results"]:
-        steps = {step["name"]: step for step in entry["steps"]}
-        figure = {name: step["figures"] for name, step in steps.items()}
-        # The first time compiles kernels; older results have no other.
-        times = (("sample again",), ("score the update", "score"), ("replay", "update"))
-        measured = {name: values["tokens_per_s"] for name, values in figure.items() if "tokens_per_s" in values}
-        rates = [next((measured[name] for name in names if name in measured), "") for names in times]
-        with_handover, without = (steps.get(name, {}) for name in ("hand over and sample", "sample again"))
-        handover_s = with_handover.get("seconds", 0.0) - without.get("seconds", 0.0)
-        difference = figure.get("score", {}).get("difference_mean_nats", "")
-        noise = figure.get("update", {}).get("own_noise_rms", "")
-        last = entry["steps"][-1]
-        outcome = last["detail"] if entry["is_ok"] else f"{last['name']} failed: {last['detail']}"
-        hardware = " ".join([entry["hardware"], *entry["words"]])
-        rows.append([entry["model"], hardware, entry["device"], handover_s, *rates, difference, noise, outcome])
-    head = ["model", "hardware file", "device", "hand-over s", "sampled tok/s", "scored tok/s", "trained tok/s"]
-    return table([*head, "sampler - learner, nats", "rms log s", "replay"], rows)
-
-
 def main() -> None:
-    """Update the tables of both pages."""
-    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
-    for make in (against_trl, sampling, update, verification, orchestration, scaling, real_models, gpu_engines):
+    """Update the page's tables."""
+    text = PAGE.read_text(encoding="utf-8")
+    for make in (against_trl, sampling, update, verification, orchestration, scaling, real_models):
         name = make.__name__
         path = RESULTS / f"{name}.json"
         if path.is_file():
             result = json.loads(path.read_text(encoding="utf-8"))
             filled = f"{make(result)}\n\nMachine: {result['machine']}."
             mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-            for page, text in texts.items():
-                texts[page] = mark.sub(lambda match, filled=filled: f"{match[1]}{filled}\n{match[2]}", text)  # type: ignore[misc]
-    for page, text in texts.items():
-        page.write_text(text, encoding="utf-8")
+            text = mark.sub(lambda match, filled=filled: f"{match[1]}{filled}\n{match[2]}", text)  # type: ignore[misc]
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

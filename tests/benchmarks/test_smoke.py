@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from benchmarks import measure
-from tests.dashboards.browsing import reason_to_skip
 from tests.engines.small import small_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -52,13 +51,6 @@ def test_benchmark_can_be_imported(module: str) -> None:
     if module == "benchmarks.against_trl":
         pytest.importorskip("trl")
     assert importlib.import_module(module).__doc__
-
-
-def test_page(run: Run, tmp_path: Path) -> None:
-    words = ["--runs", "40", "--steps", "3", "--rounds", "1", "--out", str(tmp_path / "dashboard.json")]
-    result = run("dashboard", *words)
-    assert result["server_ms"]["grid"]["median"] > 0.0
-    assert reason_to_skip() or result["first_contentful_paint_ms"]["grid"]["median"] > 0
 
 
 def test_verification(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ def choose(probability_BV: Tensor, uniform_B: Tensor) -> Tensor:
 
     Probabilities are first summed over blocks of the vocabulary. These sums are accumulated in float64, and so are the
     probabilities of the one block in which the cumulative distribution exceeds the uniform number: accumulating all in
-    float64 would take as long as a small model's layers (docs/history.md#large-vocabularies).
+    float64 would take as long as a small model's layers (docs/history.md).
 
     Args:
         probability_BV: of each token, >= 0; only their ratios count.

@@ -29,8 +29,6 @@ from dashboards.models.grids.verdicts import GridComparisons
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.runs.curves import CurveReader
 from dashboards.models.runs.responses import ResponseReader
-from dashboards.models.runs_query import cell_text
-from dashboards.models.runs_table import RunTables
 from dashboards.models.scheduling import Scheduling
 from dashboards.report.tables import with_interval
 from dashboards.security import PICTURE_CSP, is_loopback
@@ -77,15 +75,10 @@ class Site:
     mlflow_url: Callable[[], str] = lambda: ""
     curves: CurveReader = field(default_factory=CurveReader)
     responses: ResponseReader = field(default_factory=ResponseReader)
-    tables: RunTables = field(init=False)
     comparisons: GridComparisons = field(default_factory=GridComparisons)
     _mlflow_experiment: str = ""
     _changes: dict[str, Changes] = field(default_factory=dict)
     _mutex: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        """Read tables from the same listing."""
-        self.tables = RunTables(self.runs)
 
     def message(self, error: Exception) -> str:
         """Text of an error, with paths relative to the runs folder: the page names no folder of this machine."""
@@ -209,7 +202,6 @@ def environment() -> Environment:
         "prose": _prose,
         "score": formats.score,
         "short": formats.short,
-        "cell": cell_text,
         "digits": formats.digits,
         "signed": formats.signed,
         "clock_s": formats.clock_s,

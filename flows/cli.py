@@ -18,6 +18,7 @@ import typer
 from flows.commands import (
     audit_verifier,
     dashboard,
+    delete,
     doctor,
     evaluate,
     export,
@@ -77,6 +78,7 @@ for command in (
         reference.fields,
         reference.methods,
         reference.health,
+        delete.delete,
     ),
     *(
         evaluate.evaluate,

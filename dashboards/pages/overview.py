@@ -72,18 +72,7 @@ def overview_routes(site: Site) -> APIRouter:
     def changes(seen: str = "") -> Response:
         return part("overview/cards.html", _context(site), seen)
 
-    @router.get("/counts")
-    def counts() -> dict[str, dict[str, Any]]:
-        return {record.name: _counts(site, record) for record in site.runs.grids()}
-
     return router
-
-
-def _counts(site: Site, record: GridRecord) -> dict[str, Any]:
-    """Number of experiments that are done and failed, for the browser's messages."""
-    states = build_matrix(record, cache(site.runs.status), site.scheduling.view()).totals
-    counts = {state: states.counts.get(state, 0) for state in ("done", "failed", "unavailable")}
-    return {"title": record.title, "is_ended": sum(counts.values()) == states.num_all, **counts}
 
 
 def _context(site: Site) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Page of a run: progress, curves, timeline, checkpoints, what happened, notes, configuration, and failure."""
+"""Page of a run: progress, curves, timeline, checkpoints, what happened, configuration, and failure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run_routes(site: Site) -> APIRouter:
     @router.get("/run/{experiment}")
     def show(request: Request, experiment: str, shown: _Shown = (), against: str = "") -> Response:
         root = site.runs.root(experiment)
-        settings, metrics = site.tables.fields(experiment), _newest_metrics(site, root)
+        settings, metrics = read_field_values(root), _newest_metrics(site, root)
         other = site.runs.root(against).name if against else ""
         phases = _phases(site, experiment, None, None)
         return site.page(
@@ -73,7 +73,6 @@ def run_routes(site: Site) -> APIRouter:
             grids=[record for record in site.runs.grids() if _has(record.cells, experiment)],
             all_runs=ALL_RUNS,
             checkpoints=read_checkpoints(root, keeps_best=settings.get(KEEP_BEST, "null") != "null"),
-            notes=site.tables.notes(experiment),
             settings=settings,
             about=about(settings),
             against=other,

@@ -17,38 +17,3 @@ document.body.addEventListener("htmx:beforeSwap", (event) => {
   // Show the text of a refusal (403, 413) in place of the response.
   if ([403, 413].includes(event.detail.xhr.status)) { event.detail.shouldSwap = true; event.detail.isError = false; }
 });
-
-// Messages of the browser, switched on by a person: a grid ended, or experiments failed. Every open page asks for the counts.
-const notify = document.getElementById("notify");
-if (notify && "Notification" in window && isSecureContext) {
-  const EVERY_MS = 10000;
-  let earlierGrids = null;
-  const isOn = () => localStorage.getItem("notify") === "on" && Notification.permission === "granted";
-  const show = () => { notify.hidden = false; notify.setAttribute("aria-pressed", isOn()); };
-  async function checkOnce() {
-    if (!isOn()) { earlierGrids = null; return; }
-    let grids;
-    try {
-      const response = await fetch("/counts");
-      if (!response.ok) return;
-      grids = await response.json();
-    } catch (error) { if (error instanceof TypeError) return; throw error; /* the server is away */ }
-    for (const [name, now] of Object.entries(grids)) {
-      const before = earlierGrids?.[name];
-      if (!before) continue;
-      const failed = now.failed - before.failed;
-      if (failed > 0) new Notification(`${now.title}: ${failed} failed`, { tag: `${name} failed` });
-      if (now.is_ended && !before.is_ended) new Notification(`${now.title} has ended`, { body: `${now.done} done, ${now.failed} failed`, tag: `${name} ended` });
-    }
-    earlierGrids = grids;
-  }
-  notify.addEventListener("click", async () => {
-    const turnsOn = !isOn() && (await Notification.requestPermission()) === "granted";
-    localStorage.setItem("notify", turnsOn ? "on" : "off");
-    show();
-    checkOnce();
-  });
-  show();
-  checkOnce();
-  setInterval(checkOnce, EVERY_MS);
-}

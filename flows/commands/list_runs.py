@@ -101,7 +101,7 @@ def _metric(root: Path, metric: str, at: str) -> dict[str, dict[str, Any]]:
 
 
 def _full_name(metric: str) -> str:
-    """A metric's name, from that of a column of the page: reward, accuracy.<benchmark>, bits_per_byte.<benchmark>."""
+    """A metric's name, from a short one: reward, accuracy.<benchmark>, bits_per_byte.<benchmark>."""
     kind, _, benchmark = metric.partition(".")
     if kind in ("accuracy", BITS_PER_BYTE) and benchmark:
         return f"evaluate/{benchmark}_{kind}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 STEP_METRIC = "progress/step"
-_PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
+_PARENT = "mlflow.parentRunId"
 """MLflow's tags of a nested run, and of the text that it shows as a run's description"""
 
 
@@ -89,11 +89,6 @@ class Tracker:
         self.store.set_tags(self.run_id, tags)
         for agent, run_id in self._agents.items():
             self.store.set_tags(run_id, {**tags, "agent": agent})
-
-    def set_notes(self, *, tags: Sequence[str], note: str, is_archived: bool) -> None:
-        """Replace what people noted on the parent run; MLflow shows the note as its description."""
-        archived = str(is_archived).lower()
-        self.store.set_tags(self.run_id, {"hacpo.tags": ", ".join(tags), "hacpo.archived": archived, _NOTE: note})
 
     def set_health(self, text: str) -> None:
         """Replace the tag of the parent run that says what is wrong with the training."""

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from flows.planning.plans import Plan, find_plan
 from flows.process import configure_process
 from flows.records.mlflow_address import STATE_FILE, tracking_uri
-from flows.records.notes import NOTES_FILE, Notes, read_notes
 from flows.records.progress import read_progress
 from flows.records.states import CONFIG_FILE, experiment_status
 from flows.records.unsent import mark_unsent, unsent_experiments
@@ -149,7 +148,6 @@ class _MlflowCopy:
         self._tracker.log_file(plan.root / CONFIG_FILE)
         accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in config.evaluate.final]
         self._tracker.store.add_columns(params=("method", "seed"), tags=("pair",), metrics=accuracies)
-        self._notes: Notes | None = None
         self._health: str | None = None
         self._logged = self._tracker.logged_steps()
         self._next_step = 1
@@ -170,7 +168,6 @@ class _MlflowCopy:
         self._next_step = step
         self._send_evaluations(self._store.last_step())
         self._tracker.flush()
-        self._send_notes()
         self._send_health()
         if status is not None:
             self._tracker.set_tags(tags(self._plan))  # a grid may have taken the experiment up meanwhile
@@ -180,12 +177,6 @@ class _MlflowCopy:
                 self._tracker.store.set_tags(self._tracker.run_id, {"hacpo.best": best_note})
             _log_artifacts(self._tracker, self._plan, table)
             self._tracker.finish(status)
-
-    def _send_notes(self) -> None:
-        notes = read_notes(self._plan.root)
-        if (self._plan.root / NOTES_FILE).is_file() and notes != self._notes:
-            self._tracker.set_notes(tags=notes.tags, note=notes.note, is_archived=notes.is_archived)
-            self._notes = notes
 
     def _send_health(self) -> None:
         progress = read_progress(self._plan.root)

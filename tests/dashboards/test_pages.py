@@ -347,17 +347,6 @@ def test_run_page_shows_attempts_moves_and_the_end_of_the_log(page: TestClient, 
     assert page.get(f"/run/{name}/log?seen={version[1]}").status_code == 204
 
 
-def test_counts_for_messages_say_when_a_grid_has_ended(page: TestClient, runs_dir: Path) -> None:
-    done, failed = write_run(runs_dir), write_run(runs_dir, seed=1, state="failed", failure=Failure("E", "m", ""))
-    cells = [GridCell("tiny", "hacpo", "", seed, "a", name) for seed, name in enumerate((done, failed))]
-    save_grid(runs_dir, GridRecord("ended", "Ended", "plain", cells=cells))
-    missing = GridCell("tiny", "hacpo", "", 2, "a", "tiny-hacpo-s2-00000000")
-    save_grid(runs_dir, GridRecord("going", "Going", "plain", cells=[*cells, missing]))
-    counts = page.get("/counts").json()
-    assert counts["ended"] == {"title": "Ended", "is_ended": True, "done": 1, "failed": 1, "unavailable": 0}
-    assert not counts["going"]["is_ended"]
-
-
 def test_run_page_links_into_prefect_and_mlflow(
     open_page: Callable[..., TestClient], runs_dir: Path, schedule: RememberingSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:

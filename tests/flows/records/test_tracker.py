@@ -19,9 +19,8 @@ from mlflow.tracking import MlflowClient
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.mlflow_store import prepare_store
-from flows.records.notes import Notes, write_notes
 from flows.records.tracker import STEP_METRIC, Tracker
-from flows.records.unsent import has_unsent, mark_changed, unsent_experiments
+from flows.records.unsent import has_unsent, mark_changed
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import send_late
@@ -75,25 +74,6 @@ def test_run_holds_configuration_names_of_the_paper_metrics_and_artifacts(tracke
     view = json.loads(experiment.tags["mlflow.sharedViewState.hacpo"])
     names = ["params.`method`", "params.`seed`", "tags.`pair`"]
     assert view == {"selectedColumns": [*names, "metrics.`evaluate/dev_accuracy`", "metrics.`evaluate/test_accuracy`"]}
-
-
-def test_notes_kept_after_the_end_reach_mlflow_with_the_next_sending(tracked: tuple[Plan, MlflowClient]) -> None:
-    planned, client = tracked
-    assert not has_unsent(planned.root)
-    write_notes(planned.root, Notes(["seed-check", "old"], "diverges *late*", is_archived=True))
-    assert planned.root in unsent_experiments(Path(planned.config.runtime.runs_dir)), "the reconciler sees it"
-    run = json.loads((planned.root / "mlflow.json").read_text(encoding="utf-8"))["run"]
-
-    def noted() -> dict[str, str]:
-        assert send_late(planned) and not has_unsent(planned.root)
-        tags = client.get_run(run).data.tags
-        return {name: tags[name] for name in ("hacpo.tags", "hacpo.archived", "mlflow.note.content")}
-
-    tags = {"hacpo.tags": "seed-check, old", "hacpo.archived": "true", "mlflow.note.content": "diverges *late*"}
-    assert noted() == tags
-    write_notes(planned.root, Notes())
-    assert noted() == {"hacpo.tags": "", "hacpo.archived": "false", "mlflow.note.content": ""}
-    assert client.get_run(run).info.status == "FINISHED"
 
 
 def test_later_evaluation_adds_its_metrics_and_keeps_the_tables(tracked: tuple[Plan, MlflowClient]) -> None:

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ENGINES := $(VENV)/.engines
 LLM := $(VENV)/.llm
 
-.PHONY: demo demo-llm real-tokenizers test test-system test-soak soak check gates fast-tests bench dashboard clean test-peers peers-fixture test-vllm test-vllm-short
+.PHONY: demo demo-llm test test-system test-soak soak check gates fast-tests bench dashboard clean test-peers test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,16 +37,13 @@ demo-llm: $(LLM)
 # Three processes on two cores, because many tests wait for subprocesses.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# Fetched once; what cannot be had is left out, and its tests skip.
-real-tokenizers: $(ENGINES)
-	@bash tests/real_tokenizers.sh
-
 test: $(ENGINES)
-	@$(PYTEST) -m "not system and not soak" --durations=40
+	@$(PYTEST) -m "not system and not soak" --ignore tests/documents --durations=40
 
-# Tests that take minutes: whole sites (grids, schedules, teams, the page in a browser), kills at many places, real
-# tokenizers, digests of whole trainings.
-test-system: $(ENGINES) real-tokenizers
+# Whole sites (grids, schedules, teams, the page in a browser), DeepSpeed, Ray, kills at many places, digests of whole
+# trainings, and real tokenizers, fetched once: tests of those that cannot be had skip.
+test-system: $(ENGINES)
+	@bash tests/real_tokenizers.sh
 	@$(PYTEST) -m "system and not soak" --durations=20
 
 # Tests marked soak: the long ones, and variants of others.
@@ -67,9 +64,10 @@ gates: $(ENGINES)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest tests/documents
 
 fast-tests: $(ENGINES)
-	@$(BIN)/python -m pytest -m "not slow and not system and not soak" -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m "not slow and not system and not soak" --ignore tests/documents -n 2 --dist loadfile
 
 # Benchmarks of docs/performance.md; vLLM is included if `make test-vllm` has installed it. Verification runs first,
 # because it needs data (HACPO_DATA_DIR) and fails at once without them.
@@ -93,10 +91,6 @@ test-peers: $(STAMP)
 	@bash tests/peers/install.sh
 	@$(BIN)/python -m pytest tests/peers/test_live.py tests/algo/test_peers.py \
 		tests/engines/learning/test_peers.py
-
-peers-fixture:
-	@bash tests/peers/install.sh
-	@.venv-peers/bin/python tests/peers/make_fixture.py
 
 # vLLM for the CPU, in its own environment (downloads 200 MB the first time). The last file runs in a separate process,
 # because an in-process vLLM engine shuts down torch.distributed, whose group an earlier DeepSpeed test still holds.

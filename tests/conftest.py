@@ -84,8 +84,15 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+ENGINES = ("deepspeed", "ray", "vllm")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no process is left alone with one in the end."""
+    """Engines' tests are `system`. Files with slow tests come first, so that no process is left alone with one."""
+    for item in items:
+        if any(map(item.get_closest_marker, ENGINES)):
+            item.add_marker("system")
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 

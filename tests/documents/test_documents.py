@@ -13,7 +13,7 @@ from flows.planning.compose import compose
 from flows.planning.declarations import available
 from hacpo_core.config import as_dict, flatten
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 

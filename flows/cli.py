@@ -30,6 +30,7 @@ from flows.commands import (
     report,
     samples,
     show,
+    sync,
     train,
     worker,
 )
@@ -74,6 +75,7 @@ for command in (
         worker.worker,
         worker.reconcile,
         report.report,
+        sync.sync,
         show.show,
         reference.fields,
         reference.methods,

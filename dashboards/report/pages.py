@@ -18,7 +18,6 @@ from dashboards.report.costs import cost_table, gained_for_half, is_on_cpu
 from dashboards.report.curves import training_curves
 from dashboards.report.differences import ALL, ENOUGH_SEEDS, comparisons
 from dashboards.report.document import to_html, to_markdown
-from dashboards.report.mlflow_table import send_grid
 from dashboards.report.published import BENCHMARKS
 from dashboards.report.statistics import NUM_PAIRED_RESAMPLES
 from dashboards.report.tables import accuracy_table, bits_table, exponent_table, paper_values_in, ratio_table
@@ -41,7 +40,7 @@ class Report:
 
 
 def write_report(grid: GridPlan, folder: Path) -> Report:
-    """Write `report.html` (self-contained), `report.md` and `figures/*.svg` into a folder, and the grid into MLflow.
+    """Write `report.html` (self-contained), `report.md` and `figures/*.svg` into a folder.
 
     Raises:
         StoreError: the folder cannot be written. (An unreadable result is listed in the report as missing.)
@@ -57,7 +56,6 @@ def write_report(grid: GridPlan, folder: Path) -> Report:
     texts[folder / "report.html"] = to_html(grid.config.title, markdown, charts, pictures)
     for path, text in texts.items():
         write_atomically(path, text.encode())
-    send_grid(results, folder / "report.html")
     joint = [row.sentence for comparison in content["comparisons"] for row in comparison.rows if row.pair == ALL]
     return Report(folder / "report.html", tuple(filter(None, joint)))
 

@@ -24,8 +24,11 @@ def report(
     if not runs_dir.is_dir():
         raise ConfigError(f"--runs-dir: got {runs_dir}, which is no folder; name the folder that `hacpo grid` wrote")
     from dashboards.report import write_report
+    from flows.commands.run_grid import record_of
+    from flows.grids.mlflow_rows import sync_grid
     from flows.grids.planner import plan_grid
 
     grid_plan = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
     report = write_report(grid_plan, out or runs_dir / "reports" / grid_plan.name)
+    sync_grid(record_of(grid_plan), runs_dir, report.page)
     print("\n".join((str(report.page), *report.sentences)))

@@ -15,13 +15,14 @@ from typing import Any
 import pandas as pd
 
 from flows.grids.initial_models import make_initial_models
+from flows.grids.mlflow_rows import sync_grid
 from flows.grids.planner import GridPlan, plan_grid
 from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, print_states, uses_gpu
 from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridCell, GridRecord, save_grid
-from flows.records.unsent import mark_changed
+from flows.records.mlflow_address import STATE_FILE, mark_unsent
 from flows.runs.display import format_table
 from flows.runs.results import read_final
 from flows.service.gpu_locks import visible_devices
@@ -122,6 +123,7 @@ def _show_results(
 
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
+    sync_grid(record_of(grid), runs_dir, report.page)
     if as_json:
         result = {"table": rows, "failed": reasons, "report": str(report.page), "comparisons": report.sentences}
         print(json.dumps({"grid": grid.name, **result}))
@@ -173,12 +175,8 @@ def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
     raise EngineError(f"{counts['done']} of {experiments_text(sum(counts.values()))} done, {others}{reason}{remedy}")
 
 
-def record_grid(grid: GridPlan, runs_dir: Path) -> None:
-    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers.
-
-    Raises:
-        ConfigError: another file's grid has this name.
-    """
+def record_of(grid: GridPlan) -> GridRecord:
+    """The record of a planned grid."""
     cells = [
         GridCell(
             pair=cell.pair,
@@ -194,9 +192,18 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
     report = grid.config.report
     evaluated_benchmarks = [benchmark for plan in grid.plans.values() for benchmark in plan.config.evaluate.final]
     benchmarks = report.benchmarks or list(dict.fromkeys(evaluated_benchmarks))
-    record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, cells, grid.source)
-    for name in save_grid(runs_dir, record):
-        mark_changed(experiments_dir(runs_dir) / name)  # MLflow's tags name the grids of a complete experiment
+    return GridRecord(grid.name, grid.config.title, report.table, benchmarks, cells, grid.source)
+
+
+def record_grid(grid: GridPlan, runs_dir: Path) -> None:
+    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers.
+
+    Raises:
+        ConfigError: another file's grid has this name.
+    """
+    for name in save_grid(runs_dir, record_of(grid)):  # MLflow's tags name the grids of a complete experiment
+        if (experiments_dir(runs_dir) / name / STATE_FILE).is_file():
+            mark_unsent(experiments_dir(runs_dir) / name)
     for plan in grid.experiments("missing", "failed"):
         save_plan(plan)
 

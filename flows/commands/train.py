@@ -69,7 +69,7 @@ def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: 
 
 def train_planned(train_plan: Any, *, as_json: bool) -> None:
     """Train a planned experiment with the runner that it names, and show its result."""
-    from flows.records.unsent import has_unsent
+    from flows.records.mlflow_address import has_unsent
     from flows.runs.display import format_table
     from flows.runs.experiment import run_experiment
     from flows.runs.results import read_final
@@ -97,9 +97,10 @@ def train_planned(train_plan: Any, *, as_json: bool) -> None:
         if not as_json:
             print(f"{train_plan.id} is complete and is reused.")
         if has_unsent(train_plan.root):
-            from flows.runs.tracking import send_late
+            from flows.runs.tracking import sync_experiments
 
-            send_late(train_plan)
+            for line in sync_experiments(Path(train_plan.config.runtime.runs_dir), [train_plan.id]):
+                print(line, file=sys.stderr)
     if as_json:
         print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": is_reused}))
         return

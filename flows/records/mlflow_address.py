@@ -1,16 +1,20 @@
-"""Where experiments are tracked: the address of MLflow's store, and the file with the runs' ids; needs no MLflow."""
+"""Where experiments are tracked, and which have something that MLflow lacks; needs no MLflow."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+from flows.records.files import experiments_dir
 from hacpo_core.config.addresses import has_password, is_server
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, StoreError
+from hacpo_core.files import read_json, write_json
+from hacpo_core.store.lock import is_locked
 
 STATE_FILE = "mlflow.json"
-"""file in an experiment's folder with the ids of its MLflow runs; in the runs folder, with the id of the MLflow
-experiment that holds the results of grids"""
+"""file in an experiment's folder with the key and ids of its MLflow runs, and whether all was sent (`is_sent`); in the
+runs folder, with the id of the MLflow experiment that holds the results of grids"""
 VIEW_KEY = "hacpo"
 """name of the view of MLflow's runs whose columns hacpo chooses, in the address `viewStateShareKey`"""
 _SQLITE = "sqlite:///"
@@ -34,3 +38,28 @@ def tracking_uri(configured_uri: str | None, runs_dir: Path) -> str:
 def sqlite_path(uri: str) -> Path | None:
     """File of a SQLite tracking URI, None for any other store."""
     return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def read_state(root: Path) -> dict[str, Any]:
+    """What STATE_FILE holds; empty if it is missing or corrupt, so that new runs are opened."""
+    try:
+        value = read_json(root / STATE_FILE)
+    except StoreError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def mark_unsent(root: Path) -> None:
+    """Record that the experiment has something to send, before the store is asked for anything."""
+    write_json(root / STATE_FILE, {**read_state(root), "is_sent": False})
+
+
+def has_unsent(root: Path) -> bool:
+    """Whether the experiment has something to send."""
+    return read_state(root).get("is_sent") is False
+
+
+def unsent_experiments(runs_dir: Path) -> list[str]:
+    """Ids of the experiments that have something to send and that no process trains or evaluates."""
+    roots = sorted(path.parent for path in experiments_dir(runs_dir).glob(f"*/{STATE_FILE}"))
+    return [root.name for root in roots if has_unsent(root) and not is_locked(root)]

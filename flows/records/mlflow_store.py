@@ -1,6 +1,6 @@
-"""MLflow's store: runs, their parameters, tags, metrics and artifacts, and the columns of its table.
+"""MLflow's store: brings runs to a given content, and sends each value once. Only this file imports mlflow.
 
-Only this file imports mlflow. A SQLite store is switched to WAL mode and migrated once, under a lock.
+A SQLite store is switched to WAL mode and migrated once, under a lock.
 """
 
 from __future__ import annotations
@@ -11,38 +11,34 @@ import logging
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import wraps
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any
 from urllib.parse import unquote, urlparse
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag, ViewType
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from flows.records.mlflow_address import VIEW_KEY, sqlite_path
 from hacpo_core.config.addresses import has_password, is_server, without_password
 from hacpo_core.errors import TrackingError, first_line
-
-if TYPE_CHECKING:
-    import pandas as pd
+from hacpo_core.files import sha256_of
 
 _log = logging.getLogger(__name__)
-_MAX_PARAMS, MAX_POINTS = 100, 1000  # per call
-_TRIES = 5
-_TABLES_TAG = "mlflow.loggedArtifacts"
+_MAX_PARAMS, _MAX_VALUES = 100, 1000  # per call
+_KEY, _FILE = "hacpo.key", "hacpo.file"
+"""tags: of runs that belong together, and of a run's artifact, with its digest"""
 NUM_RETRIES = 3
 """retries of a request to a server, after 2, 4 and 8 s"""
 CONNECT_LIMIT_S = 10
 """time limit of a connection to PostgreSQL"""
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -57,17 +53,6 @@ def _in_one_sentence(uri: str, *kinds: type[Exception]) -> Iterator[None]:
             f"MLflow's store {message}; fix it or set another (tracking.uri or MLFLOW_TRACKING_URI); committed phases "
             "are kept"
         ) from (None if has_password(uri) else error)
-
-
-def _raises_one_kind(method: _Method) -> _Method:
-    """Decorator of a method that converts the store's errors to TrackingError."""
-
-    @wraps(method)
-    def inner(self: MlflowStore, *args: Any, **kwargs: Any) -> Any:
-        with _in_one_sentence(self._uri):
-            return method(self, *args, **kwargs)
-
-    return cast(_Method, inner)
 
 
 def _is_no_error(record: logging.LogRecord) -> bool:
@@ -133,119 +118,167 @@ def _follow_artifacts(uri: str, experiment: str, artifacts: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A value of a metric; the same point with the same time is stored once."""
+class Batch:
+    """Metrics of one step, with a time that never changes; MLflow has all of them if it has the first one's value."""
 
-    name: str
-    value: float
     step: int
     timestamp_ms: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContent:
+    """What a run should hold.
+
+    `status` is "RUNNING", "FINISHED", "FAILED" or "KILLED". Parameters that MLflow has keep their value: none changes.
+    """
+
+    name: str
+    status: str
+    tags: Mapping[str, str]
+    params: Mapping[str, Any]
+    batches: Iterable[Batch] = ()
+    file: Path | None = None
+    """artifact"""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run as MLflow has it; `history` is of metrics that were looked up: the last value by step."""
+
+    id: str
+    status: str
+    tags: dict[str, str]
+    params: set[str]
+    history: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
 class MlflowStore:
-    """The runs of one MLflow experiment. Every method raises TrackingError if the store does not take it."""
+    """The runs of one MLflow experiment; it remembers what they hold.
+
+    Every method raises TrackingError if the store does not respond or rejects data; open it anew after that. What was
+    deleted on MLflow's page is restored, with a warning.
+    """
 
     def __init__(self, uri: str, *, experiment: str, artifacts: Path) -> None:
-        """Open or create the experiment.
+        """Open, restore or create the experiment.
 
         Args:
             uri: tracking URI.
             experiment: its name.
             artifacts: folder for artifacts of a new experiment; a tracking server uses its own.
-
-        Raises:
-            TrackingError: the store does not respond, cannot be opened or rejects data.
         """
-        self._uri = uri
+        self._uri, self._runs = uri, dict[str, dict[str, _Run]]()
+        self.num_sent = 0
+        """number of metrics' values that were sent"""
         with _in_one_sentence(uri, ImportError, ValueError):  # missing driver, invalid address
             prepare_store(uri)
             self._client = MlflowClient(uri)
-            place = None if is_server(uri) else artifacts.absolute().as_uri()
             if sqlite_path(uri) == artifacts.absolute().with_name("mlflow.db"):
                 _follow_artifacts(uri, experiment, artifacts.absolute())
-            self.experiment_id = self._find_experiment(experiment, place)
+            self.experiment_id = self._find_experiment(
+                experiment, None if is_server(uri) else artifacts.absolute().as_uri()
+            )
             """MLflow's id of the experiment"""
 
     def _find_experiment(self, name: str, artifacts: str | None) -> str:
-        existing = self._client.get_experiment_by_name(name)
-        if existing is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return str(self._client.create_experiment(name, artifact_location=artifacts))
             except MlflowException:  # another process created it in between
-                existing = self._client.get_experiment_by_name(name)
-                if existing is None:
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-        return str(existing.experiment_id)
+        if experiment.lifecycle_stage == "deleted":
+            self._client.restore_experiment(experiment.experiment_id)
+            _log.warning("MLflow's experiment %s was deleted on its page; it is restored", name)
+        return str(experiment.experiment_id)
 
-    @_raises_one_kind
-    def open_run(self, name: str, tags: Mapping[str, str], *, known_by: str, run_id: str | None = None) -> str:
-        """The id of the run of this name with this value of the tag `known_by`, which runs from now on.
+    def holds(self, key: str, num_runs: int) -> bool:
+        """Whether MLflow has all runs of a key, none of them deleted."""
+        with _in_one_sentence(self._uri):
+            runs = self._client.search_runs([self.experiment_id], f"tags.`{_KEY}` = '{key}'")
+        return len(runs) == num_runs
 
-        Args:
-            name: of the run.
-            tags: of a new run; `known_by` is one of them.
-            known_by: tag.
-            run_id: the run's id, if it is known; ignored if this store does not have it.
+    def write(self, key: str, contents: Sequence[RunContent]) -> Mapping[str, str]:
+        """Bring the runs of a key to their contents; the first one is the parent of the others.
+
+        Returns:
+            ids by name.
         """
-        if run_id is None or not self._has_run(run_id):
-            run_id, _ = self.find_run(name, tags, known_by=known_by)
-        self._client.update_run(run_id, status="RUNNING")
-        return run_id
+        with _in_one_sentence(self._uri):
+            if key not in self._runs:
+                self._runs[key] = self._found(key)
+            runs = self._runs[key]
+            parent: dict[str, str] = {}
+            for content in contents:
+                if content.name not in runs:
+                    tags = {**content.tags, **parent, _KEY: key, MLFLOW_RUN_NAME: content.name}
+                    info = self._client.create_run(self.experiment_id, tags=tags).info
+                    runs[content.name] = _Run(info.run_id, info.status, tags, set())
+                self._write(runs[content.name], content)
+                parent = parent or {MLFLOW_PARENT_RUN_ID: runs[content.name].id}
+        return {content.name: runs[content.name].id for content in contents}
 
-    @_raises_one_kind
-    def find_run(self, name: str, tags: Mapping[str, str], *, known_by: str) -> tuple[str, Mapping[str, str]]:
-        """The id and the tags of the run of this name with this value of the tag `known_by`.
+    def _found(self, key: str) -> dict[str, _Run]:
+        found = self._client.search_runs([self.experiment_id], f"tags.`{_KEY}` = '{key}'", ViewType.ALL)
+        for run in found:
+            if run.info.lifecycle_stage == "deleted":
+                self._client.restore_run(run.info.run_id)
+                _log.warning("run %s was deleted on MLflow's page; it is restored", run.info.run_name)
+        return {
+            run.info.run_name: _Run(run.info.run_id, run.info.status, dict(run.data.tags), set(run.data.params))
+            for run in found
+        }
 
-        A run that the store does not have is created with `tags`.
-        """
-        runs = self._client.search_runs([self.experiment_id], f"tags.`{known_by}` = '{tags[known_by]}'")
-        for run in runs:
-            if run.data.tags.get(MLFLOW_RUN_NAME) == name:
-                return str(run.info.run_id), run.data.tags
-        return str(self._client.create_run(self.experiment_id, tags={**tags, MLFLOW_RUN_NAME: name}).info.run_id), tags
+    def _write(self, run: _Run, content: RunContent) -> None:
+        """Send what the run lacks."""
+        params = [Param(name, str(value)) for name, value in content.params.items() if name not in run.params]
+        for start in range(0, len(params), _MAX_PARAMS):
+            self._client.log_batch(run.id, params=params[start : start + _MAX_PARAMS])
+        run.params |= content.params.keys()
+        self._set_tags(run, content.tags)
+        if content.file is not None:
+            tag = {f"{_FILE}.{content.file.name}": sha256_of(content.file)}
+            if not tag.items() <= run.tags.items():
+                self._client.log_artifact(run.id, str(content.file))
+                self._set_tags(run, tag)
+        waiting: list[Metric] = []
+        for batch in content.batches:
+            name, value = next(iter(batch.values.items()))
+            if self._history(run, name).get(batch.step) == value:
+                continue
+            if len(waiting) + len(batch.values) > _MAX_VALUES:
+                self._send(run, waiting)
+            waiting += [Metric(key, float(v), batch.timestamp_ms, batch.step) for key, v in batch.values.items()]
+            run.history[name][batch.step] = value
+        self._send(run, waiting)
+        if run.status != content.status:
+            if content.status == "RUNNING":
+                self._client.update_run(run.id, status="RUNNING")
+            else:
+                self._client.set_terminated(run.id, content.status)
+            run.status = content.status
 
-    def _has_run(self, run_id: str) -> bool:
-        try:
-            self._client.get_run(run_id)
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return False
-            raise
-        return True
+    def _send(self, run: _Run, waiting: list[Metric]) -> None:
+        if waiting:
+            self._client.log_batch(run.id, metrics=waiting)
+            self.num_sent += len(waiting)
+            waiting.clear()
 
-    @_raises_one_kind
-    def set_params(self, run_id: str, params: Mapping[str, Any]) -> None:
-        """Set parameters; MLflow does not change one, so those that were set keep their value."""
-        earlier_params = self._client.get_run(run_id).data.params
-        entries = [Param(name, str(value)) for name, value in params.items() if name not in earlier_params]
-        for start in range(0, len(entries), _MAX_PARAMS):
-            self._client.log_batch(run_id, params=entries[start : start + _MAX_PARAMS])
+    def _set_tags(self, run: _Run, tags: Mapping[str, str]) -> None:
+        changed_tags = {name: value for name, value in tags.items() if run.tags.get(name) != value}
+        if changed_tags:
+            self._client.log_batch(run.id, tags=[RunTag(name, value) for name, value in changed_tags.items()])
+            run.tags |= changed_tags
 
-    @_raises_one_kind
-    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags of a run."""
-        self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+    def _history(self, run: _Run, name: str) -> dict[int, float]:
+        if name not in run.history:
+            points = sorted(self._client.get_metric_history(run.id, name), key=lambda point: int(point.timestamp))
+            run.history[name] = {point.step: point.value for point in points}
+        return run.history[name]
 
-    @_raises_one_kind
-    def set_datasets(self, run_id: str, datasets: Mapping[str, str]) -> None:
-        """Set the data sets of a run: context ("train", "benchmark math500") to "name@digest"."""
-        inputs = []
-        for context, described in datasets.items():
-            name, _, digest = described.partition("@")
-            # The context is part of the name, because MLflow treats one file in two contexts as the same input.
-            title, source = f"{context}: {Path(name).name}", json.dumps({"uri": name})
-            dataset = Dataset(name=title, digest=digest[:36], source_type="local", source=source)
-            inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                self._client.log_inputs(run_id, datasets=inputs)
-                return
-            except MlflowException:
-                # MLflow checks and adds data sets non-atomically: another run may add it in between
-                if not tries_left:
-                    raise
-
-    @_raises_one_kind
     def add_columns(
         self, *, params: Sequence[str] = (), tags: Sequence[str] = (), metrics: Sequence[str] = (), search: str = ""
     ) -> None:
@@ -256,47 +289,14 @@ class MlflowStore:
             search: filter of the view, in MLflow's language.
         """
         tag = f"mlflow.sharedViewState.{VIEW_KEY}"
-        try:
-            before = json.loads(self._client.get_experiment(self.experiment_id).tags[tag])
-            columns = list(before["selectedColumns"])
-        except (KeyError, TypeError, ValueError):  # none yet, or changed by someone
-            before, columns = {}, []
-        kinds = {"params": params, "tags": tags, "metrics": metrics}
-        columns += [f"{kind}.`{name}`" for kind, names in kinds.items() for name in names]
-        view = {**({"searchFilter": search} if search else {}), "selectedColumns": list(dict.fromkeys(columns))}
-        if view != before:
-            self._client.set_experiment_tag(self.experiment_id, tag, json.dumps(view))
-
-    @_raises_one_kind
-    def history(self, run_id: str, name: str) -> Mapping[int, float]:
-        """A metric's value by step; of several values at one step, the latest."""
-        points = sorted(self._client.get_metric_history(run_id, name), key=lambda point: int(point.timestamp))
-        return {point.step: point.value for point in points}
-
-    @_raises_one_kind
-    def add_points(self, run_id: str, points: Iterable[Point]) -> None:
-        """Add values of metrics."""
-        entries = [Metric(point.name, point.value, point.timestamp_ms, point.step) for point in points]
-        for start in range(0, len(entries), MAX_POINTS):
-            self._client.log_batch(run_id, metrics=entries[start : start + MAX_POINTS], synchronous=True)
-
-    @_raises_one_kind
-    def put_table(self, run_id: str, name: str, frame: pd.DataFrame) -> None:
-        """Write a table as an artifact that MLflow shows as a table; replaces one of the same name."""
-        # MlflowClient.log_table appends to an existing table, so a resumed run would have every row twice.
-        value = json.loads(frame.to_json(orient="split", index=False))
-        self._client.log_dict(run_id, {"columns": value["columns"], "data": value["data"]}, name)
-        table_names = json.loads(self._client.get_run(run_id).data.tags.get(_TABLES_TAG, "[]"))
-        entry = {"path": name, "type": "table"}
-        if entry not in table_names:
-            self._client.set_tag(run_id, _TABLES_TAG, json.dumps([*table_names, entry]))
-
-    @_raises_one_kind
-    def put_file(self, run_id: str, path: Path, folder: str | None = None) -> None:
-        """Write a copy of a file as an artifact, in a folder of the run's artifacts."""
-        self._client.log_artifact(run_id, str(path), folder)
-
-    @_raises_one_kind
-    def end_run(self, run_id: str, status: str) -> None:
-        """Close a run with a status: "FINISHED", "FAILED" or "KILLED"."""
-        self._client.set_terminated(run_id, status)
+        with _in_one_sentence(self._uri):
+            try:
+                before = json.loads(self._client.get_experiment(self.experiment_id).tags[tag])
+                columns = list(before["selectedColumns"])
+            except (KeyError, TypeError, ValueError):  # none yet, or changed by someone
+                before, columns = {}, []
+            kinds = {"params": params, "tags": tags, "metrics": metrics}
+            columns += [f"{kind}.`{name}`" for kind, names in kinds.items() for name in names]
+            view = {**({"searchFilter": search} if search else {}), "selectedColumns": list(dict.fromkeys(columns))}
+            if view != before:
+                self._client.set_experiment_tag(self.experiment_id, tag, json.dumps(view))

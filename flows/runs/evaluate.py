@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,14 +18,14 @@ from flows.planning.compose import benchmark, merged
 from flows.planning.declarations import file_stem, read_declaration
 from flows.planning.plans import Plan, find_plan, load_benchmarks
 from flows.process import configure_process
+from flows.records.mlflow_address import mark_unsent
 from flows.records.progress import read_progress
 from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.experiment import evaluate_agents, waited_for
 from flows.runs.flow import run_flow, watched_by, watcher_of_flow
 from flows.runs.opening import open_experiment
-from flows.runs.results import read_final
 from flows.runs.runner import PrefectRunner
-from flows.runs.tracking import ExperimentTracking, plan_tracking_uri
+from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.schema import KeepBestConfig, StopConfig
@@ -34,6 +35,8 @@ from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import Runner
 from hacpo_core.store.steps import StepStore
+
+_log = logging.getLogger(__name__)
 
 
 def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
@@ -142,10 +145,9 @@ def run_evaluation(
             is tracked at an address that contains a password.
     """
     watcher = watcher or Watcher()
-    plan_tracking_uri(plan)  # fails early if it contains a password
+    is_tracked = plan_tracking_uri(plan) is not None  # fails early if it contains a password
     check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
-    complete = read_final(plan)
     errors: dict[str, HacpoError] = {}
     with open_experiment(plan, unusable=errors if keeps_going else None) as (experiment, benchmarks):
         with waited_for(experiment, runner):
@@ -161,8 +163,10 @@ def run_evaluation(
             last_measured_step = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
             # It writes the file.
             ProgressRecorder(store, plan.config, step=last_measured_step, evaluations=results, watcher=watcher)
-        tracking = ExperimentTracking(plan)
-        tracking.finish("FINISHED" if complete is not None else "KILLED")
+    if is_tracked:
+        mark_unsent(plan.root)
+    for line in sync_experiments(Path(plan.config.runtime.runs_dir), [plan.id]):
+        _log.info("%s", line)
     raise_failed(errors)
     return evaluations_of(plan, step)
 

@@ -20,7 +20,7 @@ from flows.records.versions import version_tags
 from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.opening import open_experiment
 from flows.runs.results import ExperimentResult, read_final, result_table
-from flows.runs.tracking import ExperimentTracking, plan_tracking_uri
+from flows.runs.tracking import Tracking, plan_tracking_uri
 from hacpo_core.algorithm import train_step
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.data.benchmarks import Benchmark
@@ -30,7 +30,7 @@ from hacpo_core.evaluation.results import EvaluationResult, intact_results, resu
 from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
 from hacpo_core.evaluation.stopping import last_step, why_ended
 from hacpo_core.experiment import Experiment
-from hacpo_core.files import sync, write_errors, write_json
+from hacpo_core.files import write_json
 from hacpo_core.phases.checkpoint import checkpoint
 from hacpo_core.phases.runner import Handle, Runner
 from hacpo_core.store.lock import ExperimentLock
@@ -71,7 +71,7 @@ def run_experiment(
         progress = ProgressRecorder(
             store, plan.config, step=experiment.first_version, evaluations=past, watcher=watcher
         )
-        tracking = ExperimentTracking(plan)
+        tracking = Tracking(plan)
         try:
             with waited_for(experiment, runner):
                 _train(plan, experiment, benchmarks, runner, progress, tracking)
@@ -104,7 +104,7 @@ def _train(
     benchmarks: Mapping[str, Benchmark],
     runner: Runner,
     progress: ProgressRecorder,
-    tracking: ExperimentTracking,
+    tracking: Tracking,
 ) -> None:
     config = plan.config
     version, last = experiment.first_version, last_step(plan.root, config)
@@ -164,7 +164,7 @@ def evaluate_agents(
         tell(finish_evaluation(experiment, step, agent, benchmarks[name], handles[name, agent]))
 
 
-def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) -> ExperimentResult:
+def _finish(plan: Plan, experiment: Experiment, tracking: Tracking) -> ExperimentResult:
     table = result_table(experiment)
     digests = {
         agent: experiment.ledger.update(last_step(plan.root, plan.config), agent).trace.digest
@@ -177,10 +177,6 @@ def _finish(plan: Plan, experiment: Experiment, tracking: ExperimentTracking) ->
         "digests": digests,
         "versions": version_tags(),
     }
-    path, unfinished = plan.root / RESULT_FILE, plan.root / f".{RESULT_FILE}.tmp"
-    write_json(unfinished, value)  # MLflow is told of no result that does not fit on the disk
-    tracking.finish("FINISHED", table)  # before the result file, which marks the experiment complete
-    with write_errors(path):
-        unfinished.rename(path)
-        sync(plan.root)
+    write_json(plan.root / RESULT_FILE, value)  # marks the experiment complete
+    tracking.finish("FINISHED")
     return ExperimentResult(root=plan.root, **value)

@@ -1,49 +1,59 @@
-"""Keeps MLflow's copy of an experiment up to date, from the experiment's folder.
+"""Writes to MLflow what a runs folder holds: `sync_experiment`, after each step in a thread, at the end, and later.
 
-The folder is the record: steps and evaluations are committed there with a fixed time, so they can be sent at any later
-time, and once. A thread sends what is new while the experiment trains. If the store is away, training goes on; what is
-unsent is sent by the next attempt, by the next command that trains or evaluates the experiment, or by the reconciler,
-which runs this module.
+The folder is the record: steps and evaluations are committed there with a fixed time, so they can be sent at any time,
+any number of times. If the store is away, training goes on, and the next call sends what is missing.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
+import re
+import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.planning.plans import Plan, find_plan
-from flows.process import configure_process
-from flows.records.mlflow_address import STATE_FILE, tracking_uri
+from flows.records.files import experiment_ids, experiments_dir
+from flows.records.gridfile import read_grids
+from flows.records.mlflow_address import STATE_FILE, mark_unsent, read_state, tracking_uri
 from flows.records.progress import read_progress
 from flows.records.states import CONFIG_FILE, experiment_status
-from flows.records.unsent import mark_unsent, unsent_experiments
-from flows.runs.mlflow_labels import datasets, parameters, tags
-from flows.runs.results import read_final, result_values
-from flows.service.processes import end_with_parent
-from hacpo_core.errors import HacpoError, first_line
+from flows.records.versions import version_tags
+from flows.runs.results import result_values
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.fields import fields_of
+from hacpo_core.errors import HacpoError, TrackingError, first_line
 from hacpo_core.evaluation.best import best_texts
 from hacpo_core.evaluation.results import EvaluationResult, read_result
-from hacpo_core.evaluation.stopping import last_step
-from hacpo_core.evaluation.table import read_evaluations
+from hacpo_core.files import write_json
+from hacpo_core.store.lock import is_locked
 from hacpo_core.store.steps import StepStore
 
-if TYPE_CHECKING:  # importing pandas and MLflow takes over a second, so the thread does it
-    import pandas as pd
-
-    from flows.records.tracker import Tracker
+if TYPE_CHECKING:  # importing MLflow takes over a second, so the thread does it
+    from flows.records.mlflow_store import Batch, MlflowStore
 
 _log = logging.getLogger(__name__)
-SAMPLED_ROWS = 64
-"""number of logged responses of the last step, over all agents"""
 SEND_EVERY_S, RETRY_EVERY_S = 2.0, 30.0
 """time between two calls, because a call itself is expensive; and after one that failed"""
-FINISH_LIMIT_S, LATE_LIMIT_S = 60.0, 900.0
-"""longest time that the end of an experiment waits for the store, and that a process waits that only sends"""
+FINISH_LIMIT_S = 60.0
+"""longest time that the end of an experiment waits for the store"""
+_STATUSES = {"done": "FINISHED", "failed": "FAILED", "running": "RUNNING", "missing": "KILLED"}
+"""MLflow's, by the state of the experiment"""
+_SYMBOLS = {
+    "α": "method.objective.cross_exponent",
+    "floor": "method.objective.cross_floor",
+    "δ_step": "method.objective.cross_step",
+    "K": "method.estimate.window",
+}
+"""the paper's symbols for fields of some methods; the floor is 1 - δ"""
+SYMBOLS = ("α", "δ", "floor", "δ_step", "K")
+"""the symbols, as parameters of those runs in which their fields act"""
+_NAMES = ("pair.name", "method.name")
+_FORBIDDEN = re.compile(r"[^/\w.\- :]")
+"""characters that a key in MLflow may not have"""
 
 
 def plan_tracking_uri(plan: Plan) -> str | None:
@@ -56,16 +66,132 @@ def plan_tracking_uri(plan: Plan) -> str | None:
     return tracking_uri(config.tracking.uri, Path(config.runtime.runs_dir)) if config.tracking.enabled else None
 
 
-class ExperimentTracking:
+def open_store(config: ExperimentConfig, uri: str, *, results: bool = False) -> MlflowStore:
+    """MLflow's experiment that holds a configuration's trainings, or the results of its grids.
+
+    Raises:
+        TrackingError: the store is away, or cannot be used.
+    """
+    from flows.records.mlflow_store import MlflowStore
+
+    name = f"{config.tracking.experiment}-results" if results else config.tracking.experiment
+    return MlflowStore(uri, experiment=name, artifacts=Path(config.runtime.runs_dir) / "mlartifacts")
+
+
+def sync_experiment(plan: Plan, store: MlflowStore, *, status: str | None = None, first_step: int = 0) -> None:
+    """Bring MLflow's runs of an experiment, one and a nested one for each agent, to what its folder holds.
+
+    Args:
+        plan: of the experiment.
+        store: from `open_store`.
+        status: "RUNNING", "FINISHED", "FAILED" or "KILLED"; None: by the state of the folder.
+        first_step: metrics of earlier steps are in MLflow already.
+
+    Raises:
+        TrackingError: the store does not take it; the next call sends what is missing.
+    """
+    from flows.records.mlflow_store import RunContent
+
+    config, state = plan.config, read_state(plan.root)
+    # Identifies this folder's training: the same experiment in another folder has other runs.
+    key = state.get("key") or secrets.token_hex(8)
+    status = status or _STATUSES[experiment_status(plan.root).state]
+    ids = {"key": key, "experiment": store.experiment_id}
+    write_json(plan.root / STATE_FILE, {**state, **ids, "is_sent": False})
+    if first_step == 0:
+        accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in config.evaluate.final]
+        store.add_columns(params=("method", "seed"), tags=("pair",), metrics=accuracies)
+    params, tags = parameters(config), {"hacpo.experiment": plan.id, **_tags(plan)}
+    batches = _batches(plan, first_step)
+    runs = [RunContent(plan.id, status, tags | _findings(plan), params, batches[""], plan.root / CONFIG_FILE)]
+    for agent in config.pair.agents:
+        names = {"agent": agent, "hacpo.agent": agent}
+        runs.append(RunContent(f"{plan.id}/{agent}", status, tags | names, params, batches[agent]))
+    ids["run"] = store.write(key, runs)[plan.id]
+    write_json(plan.root / STATE_FILE, {**ids, "is_sent": status != "RUNNING"})
+
+
+def _batches(plan: Plan, first_step: int) -> dict[str, list[Batch]]:
+    """Metrics and evaluations from a step on, by agent; "": the figures of all agents, with their mean accuracies."""
+    from flows.records.mlflow_store import Batch
+
+    store, agents = StepStore(plan.root), list(plan.config.pair.agents)
+    batches: defaultdict[str, list[Batch]] = defaultdict(list)
+    for step in range(first_step, store.last_step() + 1):
+        if step and store.is_intact(step, "metrics"):
+            metrics = store.metrics(step)
+            for name, values in {**metrics["agents"], "": metrics["run"]}.items():
+                if values:
+                    batches[name].append(Batch(step, int(metrics["timestamp_ms"]), values))
+        by_benchmark: defaultdict[str, list[tuple[int, EvaluationResult]]] = defaultdict(list)
+        for phase in store.committed(step):
+            if phase.startswith("evaluate.") and store.is_intact(step, phase):
+                result, time_ms = read_result(store, step, phase), store.committed_at_ms(step, phase)
+                batches[result.agent].append(Batch(step, time_ms, result_values(result)))
+                by_benchmark[result.benchmark].append((time_ms, result))
+        for benchmark, results in by_benchmark.items():
+            if len(results) == len(agents):
+                mean = sum(result.value for _, result in results) / len(results)
+                last_ms = max(time_ms for time_ms, _ in results)
+                batches[""].append(Batch(step, last_ms, {f"evaluate/{benchmark}_accuracy": mean}))
+    return batches
+
+
+def membership(kind: str, name: str) -> str:
+    """Tag of what belongs to a grid or pair; its value is "true"."""
+    return f"{kind}.{_FORBIDDEN.sub('-', name)}"
+
+
+def parameters(config: ExperimentConfig) -> dict[str, Any]:
+    """Method, models and seed, the paper's symbols for fields that act, and what differs from the schema's defaults.
+
+    Of the latter only fields that can change results, and no names. Grids and pairs can change, which a parameter
+    cannot: they are tags.
+    """
+    acting = {field.name: field for field in fields_of(config) if field.inert is None}
+    symbols = {symbol: acting[name].value for symbol, name in _SYMBOLS.items() if name in acting}
+    if "floor" in symbols:
+        symbols["δ"] = round(1.0 - symbols["floor"], 12)
+    names = {"method": config.method.name, "model_pair": " + ".join(config.pair.agents), "seed": config.seed}
+    changed_fields = {name: field.value for name, field in acting.items() if field.is_identity and not field.is_default}
+    return {**names, **symbols, **{name: value for name, value in changed_fields.items() if name not in _NAMES}}
+
+
+def _tags(plan: Plan) -> dict[str, str]:
+    """Pair, method and seed, a tag for each grid and pair that the experiment belongs to, and versions.
+
+    A grid's training of one agent belongs to the grid's pairs, not to one of its own.
+    """
+    config = plan.config
+    grids = read_grids(Path(config.runtime.runs_dir))
+    cells = [(grid.name, cell) for grid in grids for cell in grid.cells if cell.experiment == plan.id]
+    pairs = sorted({cell.pair for _, cell in cells}) or [config.pair.name]
+    members = [membership("pair", pair) for pair in pairs] + [membership("grid", grid) for grid, _ in cells]
+    agent = {"agent": next(iter(config.pair.agents))} if len(config.pair.agents) == 1 else {}
+    names = {"pair": ", ".join(pairs), "method": config.method.name, "seed": str(config.seed)}
+    return {**names, **dict.fromkeys(members, "true"), **agent, **version_tags()}
+
+
+def _findings(plan: Plan) -> dict[str, str]:
+    """What is wrong with the training, and the steps with the best accuracies."""
+    progress, best = read_progress(plan.root), best_texts(plan.root, plan.config)
+    tags = {"hacpo.best": "; ".join(f"step {step}: {text}" for step, text in sorted(best.items()))} if best else {}
+    if progress is not None:
+        findings = [f"{finding.rule} ({finding.agent})" for finding in progress.open_findings]
+        tags["hacpo.health"] = "; ".join(findings) or "no finding"
+    return tags
+
+
+class Tracking:
     """Sends an experiment to MLflow from a thread; does nothing if tracking is off. No error of the store is raised."""
 
     def __init__(self, plan: Plan) -> None:
-        """Start to open the runs; runs that an earlier process left open are reused."""
+        """Start to send; runs that an earlier process left open are continued."""
         self._plan, self._uri = plan, plan_tracking_uri(plan)
-        self._copy: _MlflowCopy | None = None
+        self._store: MlflowStore | None = None
+        self._first_step = 0
         self._has_news, self._has_ended = threading.Event(), threading.Event()
-        self._end: tuple[str, pd.DataFrame | None] | None = None
-        self._error = ""
+        self._status, self._error = "RUNNING", ""
         self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
         if self._uri is not None:
             mark_unsent(plan.root)
@@ -76,203 +202,88 @@ class ExperimentTracking:
         """Have what was committed sent; returns at once."""
         self._has_news.set()
 
-    def finish(self, status: str, table: pd.DataFrame | None = None, *, limit_s: float = FINISH_LIMIT_S) -> None:
-        """Send everything and close the runs, or say what could not be sent.
-
-        Args:
-            status: "FINISHED", "FAILED" or "KILLED".
-            table: the result table of a complete experiment.
-            limit_s: longest time to wait.
-        """
+    def finish(self, status: str) -> None:
+        """Send everything and close the runs with this status, or say what could not be sent."""
         if self._uri is None:
             return
-        self._end = (status, table)
+        self._status = status
         self._has_ended.set()
         self._has_news.set()
-        self._thread.join(limit_s)
-        error = f"no answer within {limit_s:.0f} s" if self._thread.is_alive() else self._error
+        self._thread.join(FINISH_LIMIT_S)
+        error = f"no answer within {FINISH_LIMIT_S:.0f} s" if self._thread.is_alive() else self._error
         if error:
             _log.warning("%s: not all was sent to MLflow (%s); it is sent later, once", self._plan.id, error)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the last attempt failed or is not over."""
-        return self._uri is not None and (self._thread.is_alive() or bool(self._error))
 
     def _run(self) -> None:
         while True:
             self._has_news.wait()
             self._has_news.clear()
-            end = self._end
-            is_sent = self._send(*(end or (None, None)))
-            if end is not None:
+            has_ended = self._has_ended.is_set()
+            error = self._send()
+            if error and error != self._error:
+                _log.warning("%s: MLflow is tried again: %s", self._plan.id, error)
+            self._error = error
+            if has_ended:
                 return
-            if not is_sent:
+            if error:
                 self._has_news.set()
-            self._has_ended.wait(SEND_EVERY_S if is_sent else RETRY_EVERY_S)
+            self._has_ended.wait(RETRY_EVERY_S if error else SEND_EVERY_S)
 
-    def _send(self, status: str | None, table: pd.DataFrame | None) -> bool:
+    def _send(self) -> str:
+        """Send what is new. Returns why that failed, else an empty text."""
         assert self._uri is not None, "the thread runs only if tracking is on"
+        is_fresh = False
+        while True:
+            try:
+                if self._store is None:
+                    is_fresh, self._first_step = True, 0
+                    self._store = open_store(self._plan.config, self._uri)
+                last_step = StepStore(self._plan.root).last_step()
+                is_open = self._status == "RUNNING"
+                first_step = self._first_step if is_open else 0  # damaged evaluations are made again at the end
+                sync_experiment(self._plan, self._store, status=self._status, first_step=first_step)
+                self._first_step = last_step
+                return ""
+            except Exception as error:  # noqa: BLE001  no error of the store may end a training
+                self._store = None
+                if is_fresh:  # otherwise, what the store remembers may be outdated: a run was deleted on its page
+                    return first_line(error) if isinstance(error, HacpoError) else f"{type(error).__name__}: {error}"
+
+
+def sync_experiments(runs_dir: Path, names: Sequence[str] = ()) -> Iterator[str]:
+    """Send to MLflow what it lacks of some experiments, or of all of a runs folder; those that train send themselves.
+
+    Yields:
+        a line for each experiment that was sent. What cannot be sent is a warning, once for a store that is away.
+    """
+    stores: dict[tuple[str, str], MlflowStore | None] = {}
+    for name in names or experiment_ids(runs_dir):
+        root = experiments_dir(runs_dir) / name
+        if is_locked(root) or not ((root / STATE_FILE).is_file() or (root / "steps").is_dir()):
+            continue
         try:
-            if self._copy is None:
-                self._copy = _MlflowCopy(self._plan, self._uri)
-            self._copy.send(status, table)
-        except Exception as error:  # noqa: BLE001  no error of the store may end a training
-            self._copy = None
-            message = first_line(error) if isinstance(error, HacpoError) else f"{type(error).__name__}: {error}"
-            if message != self._error:
-                _log.warning("%s: MLflow is tried again: %s", self._plan.id, message)
-            self._error = message
-            return False
-        self._error = ""
-        return True
-
-
-class _MlflowCopy:
-    """An experiment's runs in MLflow, and what of its folder they hold."""
-
-    def __init__(self, plan: Plan, uri: str) -> None:
-        from flows.records.tracker import Tracker
-
-        config = plan.config
-        self._plan, self._store = plan, StepStore(plan.root)
-        self._tracker = Tracker(
-            uri,
-            experiment=config.tracking.experiment,
-            artifacts=Path(config.runtime.runs_dir) / "mlartifacts",
-            run_name=plan.id,
-            state_file=plan.root / STATE_FILE,
-            agents=tuple(config.pair.agents),
-        )
-        self._tracker.log_setup(params=parameters(config), tags=tags(plan), datasets=datasets(config))
-        self._tracker.log_file(plan.root / CONFIG_FILE)
-        accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in config.evaluate.final]
-        self._tracker.store.add_columns(params=("method", "seed"), tags=("pair",), metrics=accuracies)
-        self._health: str | None = None
-        self._logged = self._tracker.logged_steps()
-        self._next_step = 1
-        self._sent_evaluations: set[tuple[int, str]] = set()
-        self._evaluated_from = 0
-
-    def send(self, status: str | None, table: pd.DataFrame | None) -> None:
-        """Send what is new; with a status, also tables, and close the runs."""
-        step = self._next_step
-        while step in self._logged or self._store.is_intact(step, "metrics"):
-            if step not in self._logged:
-                metrics = self._store.metrics(step)
-                for agent, values in metrics["agents"].items():
-                    if step not in self._tracker.stored(agent, next(iter(values))):  # sent before the step was lost
-                        self._tracker.add(agent, values, step=step, timestamp_ms=int(metrics["timestamp_ms"]))
-                self._tracker.add(None, metrics["run"], step=step, timestamp_ms=int(metrics["timestamp_ms"]))
-            step += 1
-        self._next_step = step
-        self._send_evaluations(self._store.last_step())
-        self._tracker.flush()
-        self._send_health()
-        if status is not None:
-            self._tracker.set_tags(tags(self._plan))  # a grid may have taken the experiment up meanwhile
-            best = best_texts(self._plan.root, self._plan.config)
-            if best:
-                best_note = "; ".join(f"step {step}: {text}" for step, text in sorted(best.items()))
-                self._tracker.store.set_tags(self._tracker.run_id, {"hacpo.best": best_note})
-            _log_artifacts(self._tracker, self._plan, table)
-            self._tracker.finish(status)
-
-    def _send_health(self) -> None:
-        progress = read_progress(self._plan.root)
-        if progress is not None:
-            health = (
-                "; ".join(f"{finding.rule} ({finding.agent})" for finding in progress.open_findings) or "no finding"
-            )
-            if health != self._health:
-                self._tracker.set_health(health)
-                self._health = health
-
-    def _send_evaluations(self, last: int) -> None:
-        """Each agent's figures, and the mean over the agents on the parent run once all are evaluated."""
-        for step in range(self._evaluated_from, last + 1):
-            by_benchmark: defaultdict[str, list[EvaluationResult]] = defaultdict(list)
-            for phase in self._store.committed(step):
-                if phase.startswith("evaluate.") and self._store.is_intact(step, phase):
-                    result = read_result(self._store, step, phase)
-                    by_benchmark[result.benchmark].append(result)
-                    if (step, phase) not in self._sent_evaluations:
-                        time_ms = self._store.committed_at_ms(step, phase)
-                        self._add_evaluation(result.agent, result_values(result), step, time_ms)
-                        self._sent_evaluations.add((step, phase))
-            for benchmark, results in by_benchmark.items():
-                if (
-                    len(results) == len(self._plan.config.pair.agents)
-                    and (step, benchmark) not in self._sent_evaluations
-                ):
-                    mean = sum(result.value for result in results) / len(results)
-                    time_ms = max(self._store.committed_at_ms(step, f"evaluate.{benchmark}.{r.agent}") for r in results)
-                    self._add_evaluation(None, {f"evaluate/{benchmark}_accuracy": mean}, step, time_ms)
-                    self._sent_evaluations.add((step, benchmark))
-        self._evaluated_from = last
-
-    def _add_evaluation(self, agent: str | None, values: Mapping[str, float], step: int, time_ms: int) -> None:
-        """Add what MLflow does not hold: an evaluation may have been made again, with the same result or not."""
-        new = {name: value for name, value in values.items() if self._tracker.stored(agent, name).get(step) != value}
-        self._tracker.add(agent, new, step=step, timestamp_ms=time_ms)
-
-
-def _log_artifacts(tracker: Tracker, plan: Plan, table: pd.DataFrame | None) -> None:
-    tracker.log_table("evaluations.json", read_evaluations(plan.root))
-    if table is not None:
-        tracker.log_table("result.json", table)
-        tracker.log_table("rollouts.json", _sample_of_rollouts(plan, last_step(plan.root, plan.config)))
-
-
-def _sample_of_rollouts(plan: Plan, step: int) -> pd.DataFrame:
-    """The first responses of each agent in a step, with their verdicts."""
-    import pandas as pd
-
-    from hacpo_core.store.ledger import Ledger
-
-    agents = tuple(plan.config.pair.agents)
-    ledger = Ledger(StepStore(plan.root), agents)
-    frames = []
-    for agent in agents:
-        responses = ledger.verdicts(step, agent).value
-        responses = responses.take(range(min(len(responses), SAMPLED_ROWS // len(agents))))
-        assert responses.verdicts is not None, "a complete step is verified"
-        columns = {"agent": agent, "problem": responses.problem_id, "text": responses.text}
-        verdicts = {"status": responses.verdicts.status, "extracted": responses.verdicts.extracted}
-        frames.append(pd.DataFrame(columns | verdicts))
-    return pd.concat(frames, ignore_index=True)
-
-
-def send_late(plan: Plan) -> bool:
-    """Send what earlier processes did not; False, and a warning, if the store is still away."""
-    import pandas as pd
-
-    final = read_final(plan)
-    has_failed = experiment_status(plan.root).state == "failed"
-    status = "FINISHED" if final is not None else "FAILED" if has_failed else "KILLED"
-    tracking = ExperimentTracking(plan)
-    tracking.finish(status, pd.DataFrame(final.table) if final is not None else None, limit_s=LATE_LIMIT_S)
-    return not tracking.is_behind
-
-
-def main() -> None:
-    """Send every experiment of a runs folder that no process trains and that is not completely in MLflow."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs-dir", type=Path, required=True)
-    runs_dir = parser.parse_args().runs_dir
-    configure_process()
-    end_with_parent()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    away: set[str] = set()
-    for root in unsent_experiments(runs_dir):
-        try:
-            plan = find_plan(runs_dir, root.name)
-            uri = plan_tracking_uri(plan) or ""
-            if uri not in away and not send_late(plan):
-                away.add(uri)  # each call to a silent store takes a while
+            plan = find_plan(runs_dir, name)
+            uri = plan_tracking_uri(plan)
+            if uri is None:
+                continue
+            place = uri, plan.config.tracking.experiment
+            if place not in stores:
+                stores[place] = None  # each call to a silent store takes a while
+                stores[place] = open_store(plan.config, uri)
+            store = stores[place]
+            if store is None or (not names and _is_complete(plan, store)):
+                continue
+            num_before = store.num_sent
+            sync_experiment(plan, store)
+            yield f"{name}: {store.num_sent - num_before} values sent to MLflow"
         except HacpoError as error:  # for example an experiment of another version of hacpo
-            _log.warning("%s: not sent to MLflow: %s", root.name, error)
+            if isinstance(error, TrackingError):
+                stores[place] = None
+            _log.warning("%s: not sent to MLflow: %s", name, first_line(error))
 
 
-if __name__ == "__main__":
-    main()
+def _is_complete(plan: Plan, store: MlflowStore) -> bool:
+    """Whether all was sent and nothing was deleted since."""
+    state = read_state(plan.root)
+    num_runs = 1 + len(plan.config.pair.agents)
+    return bool(state.get("is_sent")) and store.holds(str(state.get("key")), num_runs)

@@ -35,12 +35,12 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.planning.plans import find_plan
 from flows.records.failures import record_failure
+from flows.records.mlflow_address import unsent_experiments
 from flows.records.notification import send_cancelled_grids, send_failure
 from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
-from flows.records.unsent import unsent_experiments
 from flows.service.experiment_state import state_of
 from flows.service.host import HostWatch, Suspects, Timeouts
-from flows.service.processes import module_command
+from flows.service.processes import end_with_parent, module_command
 from flows.service.schedule import Schedule, flow_run_pages, prefect_errors, scheduled_run
 from hacpo_core.errors import EngineError, HacpoError
 from hacpo_core.store.steps import StepStore
@@ -192,10 +192,10 @@ class Reconciler:
         if is_busy or time.monotonic() < self._send_at:
             return
         self._send_at = time.monotonic() + SEND_EVERY_S  # to look reads a file of every experiment
-        if not unsent_experiments(self.runs_dir):
-            return
-        command = module_command("flows.runs.tracking", "--runs-dir", str(self.runs_dir))
-        self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        unsent = unsent_experiments(self.runs_dir)
+        if unsent:
+            command = module_command("flows.cli", "sync", *unsent, "--runs-dir", str(self.runs_dir))
+            self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 
 def _restarts(run: FlowRun, step: int) -> int:

@@ -12,9 +12,8 @@ from typing import Any
 
 from flows.planning.plans import Plan, find_plan
 from flows.records.files import experiment_ids
-from flows.records.mlflow_address import STATE_FILE
+from flows.records.mlflow_address import STATE_FILE, unsent_experiments
 from flows.records.states import experiment_status
-from flows.records.unsent import unsent_experiments
 from flows.service.schedule import Schedule
 from flows.service.server import find_server
 from hacpo_core.errors import StoreError
@@ -44,10 +43,9 @@ def problems_of(site: Site, expected: Mapping[str, Mapping[str, Any]]) -> list[s
     hacpo = [sys.executable, "-m", "flows.cli"]  # the next worker does so too
     subprocess.run([*hacpo, "reconcile", "--runs-dir", str(site.runs_dir)], env=site.environment(), capture_output=True)
     found += _queue(site)
-    sender = [sys.executable, "-m", "flows.runs.tracking", "--runs-dir", str(site.runs_dir)]
     if unsent_experiments(site.runs_dir):  # the next chance
-        subprocess.run(sender, env=site.environment(), capture_output=True)
-    found += [f"{root.name} is not completely in MLflow" for root in unsent_experiments(site.runs_dir)]
+        subprocess.run([*hacpo, "sync", "--runs-dir", str(site.runs_dir)], env=site.environment(), capture_output=True)
+    found += [f"{name} is not completely in MLflow" for name in unsent_experiments(site.runs_dir)]
     points = mlflow_points(site.tracking_uri)
     has_new_runs = any(path.name == STATE_FILE for path, _, _ in site.torn)  # as training warned
     for name, value in expected.items():

@@ -13,7 +13,7 @@ MARK = "HACPO_SOAK_MARK"
 """environment variable that all processes of a round inherit"""
 _ROLES = {
     "flows.service.prefect_server": "server",
-    "flows.runs.tracking": "late sender",
+    "sync": "late sender",
     "prefect.engine": "run",
     "worker": "worker",
     "grid": "command",

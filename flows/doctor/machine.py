@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,13 +19,13 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from flows.service.processes import end_family, free_port
-from flows.service.server import PREFECT_PORT, find_server, is_healthy, other_host
+from flows.service.processes import end_family
 from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
 MIN_FREE_GB = 2.0
-PORTS = {"Prefect": PREFECT_PORT, "the dashboard": 8400, "MLflow": 5000}
+MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 0)}
+"""oldest Linux driver for each major version of CUDA, as in NVIDIA's guide to CUDA compatibility"""
 VLLM_WORDS = tuple(
     f"engine.{word}"
     for word in ("sampler=vllm", "vllm.memory_share=0.1", "vllm.kv_cache_gb=0.1", "vllm.enforce_eager=true")
@@ -31,8 +33,27 @@ VLLM_WORDS = tuple(
 """of vLLM's trial, whose engine sleeps on a GPU"""
 ENDING_S = 5.0
 """time in which a trial that hangs may still exit by itself"""
-TRIAL_S = 120.0
-"""time limit of an engine's trial, which takes about ten seconds on two idle cores; vLLM and Ray get more, to start"""
+TRIAL_S = 300.0
+"""time limit of an engine's trial, which takes half a minute on two idle cores"""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An extra of hacpo, its module, and the fields with which one step uses it."""
+
+    module: str
+    name: str
+    words: tuple[str, ...]
+    hint: str = ""
+    """added to how to install it"""
+
+
+EXTRAS = (
+    Extra("vllm", "vllm", VLLM_WORDS, "; without a GPU see tests/vllm/install.sh"),
+    Extra("deepspeed", "deepspeed", ("engine.learner=deepspeed", "engine.deepspeed.stage=2")),
+    Extra("ray", "ray", ("placement.kind=ray",)),
+    Extra("peft", "lora", ("engine.lora.rank=2",)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +70,15 @@ class Finding:
         return asdict(self)
 
 
-def examine(runs_dir: Path) -> Iterator[Finding]:
-    """Check packages, the built-in engine, verifier, disk, ports, server, GPU, data and the extras, in that order."""
+def examine(runs_dir: Path, hardware: str) -> Iterator[Finding]:
+    """Check packages, one step with a hardware file, verifier, disk, GPU, data, and one step with each extra."""
     with ThreadPoolExecutor() as pool:  # each thread waits for a subprocess
-        engines = [pool.submit(look) for look in (check_vllm, check_deepspeed, check_ray, check_peft)]
+        extras = [pool.submit(check_extra, extra) for extra in EXTRAS]
         yield from check_packages()
-        yield _try("sampler+learner", _train_something)
+        yield _try(hardware, lambda: _train_something(hardware))
         yield _try("verifier", _verify_something)
-        yield from (check_disk(runs_dir), check_ports(), check_server(runs_dir), check_gpu(), check_data())
-        yield from (engine.result() for engine in engines)
+        yield from (check_disk(runs_dir), check_data(), *check_gpu())
+        yield from (extra.result() for extra in extras)
 
 
 def check_packages() -> list[Finding]:
@@ -85,57 +106,28 @@ def _try(subject: str, check: Callable[[], str]) -> Finding:
         return Finding(subject, False, f"{type(error).__name__}: {error}")
 
 
-def check_vllm() -> Finding:
-    """Whether vLLM samples and agrees with the learner."""
-    return check_engine("vllm", _trial_code(*VLLM_WORDS), limit_s=300, hint="; without a GPU see tests/vllm/install.sh")
+def check_extra(extra: Extra, *, code: str | None = None, limit_s: float = TRIAL_S) -> Finding:
+    """Whether an extra's package is installed, has a version that fits, and works in one step.
 
-
-def check_deepspeed() -> Finding:
-    """Whether DeepSpeed trains."""
-    return check_engine("deepspeed", _trial_code("engine.learner=deepspeed", "engine.deepspeed.stage=2"))
-
-
-def check_ray() -> Finding:
-    """Whether Ray starts and runs the process of an agent."""
-    return check_engine("ray", _trial_code("placement.kind=ray"), limit_s=300)
-
-
-def check_peft() -> Finding:
-    """Whether adapters work and can be merged."""
-    code = "from flows.doctor.machine import merge_with_peft; print(merge_with_peft())"
-    return check_engine("peft", code, extra="lora")
-
-
-def _trial_code(*overrides: str) -> str:
-    return f"from flows.doctor.engine_trial import quick_trial; print(quick_trial(*{overrides!r}))"
-
-
-def check_engine(
-    name: str, code: str, *, extra: str | None = None, limit_s: float = TRIAL_S, hint: str = ""
-) -> Finding:
-    """Check whether an extra's package is installed, has a compatible version, and works.
-
-    The code runs in a subprocess, which is killed if it hangs.
+    The step runs in a subprocess, which is killed with all that it started if it hangs.
 
     Args:
-        name: of the module.
-        code: Python that prints one line, or raises an error.
-        extra: name of the extra, if it differs from the module's.
+        extra: to check.
+        code: Python that prints one line, or raises an error; default: one step with the extra.
         limit_s: time limit.
-        hint: added to the installation remedy.
     """
 
     def finding(is_ok: bool, detail: str) -> Finding:
-        return Finding(name, is_ok, detail, is_required=False)
+        return Finding(extra.module, is_ok, detail, is_required=False)
 
-    extra = extra or name
-    if importlib.util.find_spec(name) is None:
-        return finding(False, f"not installed (pip install 'hacpo[{extra}]'{hint})")
-    package = packages_distributions()[name][0]
+    if importlib.util.find_spec(extra.module) is None:
+        return finding(False, f"not installed (pip install 'hacpo[{extra.name}]'{extra.hint})")
+    package = packages_distributions()[extra.module][0]
     title = f"{package} {version(package)}"
-    conflicts = _conflicts(package, extra)
+    conflicts = _conflicts(package, extra.name)
     if conflicts:
         return finding(False, f"{title}: {', '.join(conflicts)}")
+    code = code or f"from flows.doctor.trial import try_step; print(try_step('cpu', *{extra.words!r}))"
     with subprocess.Popen(
         [sys.executable, "-P", "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
     ) as trial:
@@ -167,37 +159,10 @@ def _conflicts(package: str, extra: str) -> list[str]:
     ]
 
 
-def merge_with_peft() -> str:
-    """Add adapters to a random model of a few thousand parameters, merge them, and compare the logits."""
-    import torch
+def _train_something(hardware: str) -> str:
+    from flows.doctor.trial import try_step  # torch takes seconds to import
 
-    from hacpo_core.config import LoraConfig, TinyModelConfig
-    from hacpo_core.engines.models.lora import add_adapters, merged_weights
-    from hacpo_core.tiny.models import build_model
-    from hacpo_core.tiny.tokenizers import build_tokenizer
-
-    tiny = TinyModelConfig(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
-    tokenizer = build_tokenizer("character")
-    model, merged_model = build_model(tiny, tokenizer), build_model(tiny, tokenizer)
-    add_adapters(model, LoraConfig(rank=2, alpha=4.0), seed_parts=("doctor",))
-    ids = torch.tensor([[2, 3, 4]])
-    with torch.no_grad():
-        before = model(ids).logits
-        for name, parameter in model.named_parameters():
-            if ".lora_B." in name:  # initialised to 0
-                parameter.fill_(0.1)
-        merged_model.load_state_dict(dict(merged_weights(model, model.state_dict().items())))
-        adapted = model(ids).logits
-        error = float((adapted - merged_model(ids).logits).abs().max())
-    if not error <= 1e-5 or torch.equal(adapted, before):
-        raise RuntimeError(f"logits of merged weights and adapters differ by {error:.1e}, or adapters have no effect")
-    return f"adapters work, and merged weights agree to {error:.0e}"
-
-
-def _train_something() -> str:
-    from flows.doctor.engine_trial import quick_trial  # torch takes seconds to import
-
-    return quick_trial()
+    return try_step(hardware)
 
 
 def _verify_something() -> str:
@@ -217,38 +182,6 @@ def check_disk(runs_dir: Path) -> Finding:
     return Finding("disk", free >= MIN_FREE_GB, f"{free:.1f} GiB free for {runs_dir}")
 
 
-def check_ports() -> Finding:
-    """Default ports of the services that are in use."""
-    ports_in_use = [f"{port} ({service})" for service, port in PORTS.items() if free_port(port) != port]
-    detail = (
-        f"{' and '.join(ports_in_use)} in use; a service that starts uses another free port"
-        if ports_in_use
-        else "all free"
-    )
-    return Finding("ports", True, detail, is_required=False)
-
-
-def check_server(runs_dir: Path) -> Finding:
-    """Whether the runs folder's Prefect server answers, if it runs."""
-    server, host = find_server(runs_dir), other_host(runs_dir)
-    if server is None and host is not None:
-        remedy = "work there, or give all hosts one server (docs/team.md)"
-        return Finding("Prefect server", False, f"{host} runs it; {remedy}")
-    if server is None:
-        return Finding("Prefect server", True, "not running; it is started when needed")
-    is_up = is_healthy(server)
-    return Finding("Prefect server", is_up, f"{server.url} {'is healthy' if is_up else 'does not answer'}")
-
-
-def check_gpu() -> Finding:
-    """GPUs that torch sees."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return Finding("GPU", False, "none; --hardware cpu works", is_required=False)
-    return Finding("GPU", True, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}", is_required=False)
-
-
 def check_data() -> Finding:
     """JSONL and Parquet files in the data folder."""
     folder = data_path("", None).absolute()
@@ -257,3 +190,54 @@ def check_data() -> Finding:
         return Finding("data", False, detail, is_required=False)
     files = [path for path in folder.iterdir() if path.suffix in (".jsonl", ".parquet")]
     return Finding("data", bool(files), f"{folder}: {len(files)} JSONL and Parquet files", is_required=False)
+
+
+def check_gpu() -> list[Finding]:
+    """GPUs that torch sees; on a machine with an NVIDIA driver, also what they need beside Python packages."""
+    import torch
+
+    driver = _driver()
+    if not torch.cuda.is_available() and driver is None:
+        return [Finding("GPU", False, "none; --hardware cpu works", is_required=False)]
+    number = torch.cuda.device_count()
+    detail = f"{number} x {torch.cuda.get_device_name()}" if number else "torch sees none"
+    return [Finding("GPU", number > 0, detail, is_required=False), check_driver(driver), check_compiler()]
+
+
+def _driver() -> str | None:
+    """Version of the NVIDIA driver; None without one."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        versions = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return versions[0] if versions else None
+
+
+def check_driver(driver: str | None) -> Finding:
+    """Whether an NVIDIA driver is new enough for torch's CUDA."""
+    import torch
+
+    cuda = torch.version.cuda
+    if cuda is None:
+        detail = f"torch {torch.__version__} is built without CUDA; install its build for CUDA"
+        return Finding("driver", False, detail, is_required=False)
+    oldest = MIN_DRIVERS.get(int(cuda.split(".")[0]), (0, 0))
+    parts = tuple(int(part) for part in (driver or "0").split(".")[:2] if part.isdigit())
+    detail = f"torch is built for CUDA {cuda}, which needs driver {oldest[0]}.{oldest[1]} or newer; {driver} is here"
+    if parts >= oldest:
+        return Finding("driver", True, detail, is_required=False)
+    return Finding("driver", False, f"{detail}: update it, or install torch for an older CUDA", is_required=False)
+
+
+def check_compiler() -> Finding:
+    """Whether Triton, which vLLM and torch.compile use, finds a C compiler and Python's headers."""
+    names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    compiler = next(filter(None, map(shutil.which, names)), None)
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    missing = [] if compiler else [f"a C compiler ({' or '.join(names)})"]
+    missing += [] if header.is_file() else [f"Python's headers ({header})"]
+    if not missing:
+        return Finding("C compiler", True, f"{compiler}, for Triton", is_required=False)
+    detail = f"missing: {' and '.join(missing)}; Triton (vLLM, torch.compile) needs both: install gcc and python3-dev"
+    return Finding("C compiler", False, detail, is_required=False)

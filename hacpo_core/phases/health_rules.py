@@ -300,7 +300,7 @@ RULES: Mapping[str, Rule] = {
             f"sampler and learner differ by more than {MAX_NOISE_EPS} eps of engine.dtype per token, and by more than "
             f"{HARMLESS_NATS:g} nats: {sampler_limit('float32'):g} in float32, {sampler_limit('bfloat16'):g} in "
             "bfloat16",
-            "run `hacpo doctor --gpu`, which checks that the sampler gets new weights; in the meantime "
+            "run `hacpo doctor`, which checks that the sampler gets new weights; in the meantime "
             "method.objective.correction=mask reweights own rows",
             _why_sampler_differs,
             num_steps=1,

@@ -57,7 +57,7 @@ class CompiledLayers:
             reason = first_line(getattr(error, "inner_exception", error))
             raise EngineError(
                 f"engine.compile: got true, but torch.compile failed ({reason}); set it to false. "
-                "`hacpo doctor --gpu` says whether a C compiler is missing"
+                "`hacpo doctor` says whether a C compiler is missing"
             ) from error
         finally:
             self._is_used = False

@@ -65,12 +65,6 @@ def invoke(*words: str) -> None:
         raise found.exception
 
 
-@pytest.mark.parametrize("option", ["--model", "--hardware"])
-def test_doctors_options_for_a_gpu_are_refused_without_one(option: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"{option}: no effect without --gpu"):
-        invoke("doctor", option, "x", "--runs-dir", str(tmp_path))
-
-
 def test_number_of_workers_is_refused_beside_a_worker_with_another(tmp_path: Path) -> None:
     home = home_of(tmp_path)
     home.mkdir()

@@ -112,7 +112,7 @@ class GridPlan:
     config: GridConfig
     cells: list[Cell]
     plans: dict[str, Plan]
-    source: str | None = None
+    source: str = ""
 
     def experiments(self, *states: str) -> list[Plan]:
         """The experiments in the given states, each once; without states, all."""

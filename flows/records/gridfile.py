@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import AliasChoices, Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from flows.records.files import read_record
 from hacpo_core.errors import ConfigError
@@ -47,12 +43,9 @@ class GridRecord:
     """layout of its report, which also selects the published table to compare with"""
     benchmarks: list[str] = field(default_factory=list)
     """those that comparisons use"""
-    cells: Annotated[list[GridCell], Field(validation_alias=AliasChoices("cells", "places"))] = field(
-        default_factory=list
-    )
-    """earlier files name them `places`"""
-    source: str | None = None
-    """absolute path of the grid's file, or the name of a shipped grid; None: recorded by an earlier version"""
+    cells: list[GridCell] = field(default_factory=list)
+    source: str = ""
+    """absolute path of the grid's file, or the name of a shipped grid"""
 
     @property
     def experiments(self) -> frozenset[str]:
@@ -95,29 +88,10 @@ def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
     return frozenset(cell.experiment for cell in record.cells) - {cell.experiment for cell in before.cells}
 
 
-def _is_other_file(recorded_source: str | None, source: str | None) -> bool:
+def _is_other_file(recorded_source: str, source: str) -> bool:
     """Whether a record's source is another than this one; a file that is gone was moved."""
-    if recorded_source is None or source is None or recorded_source == source:
-        return False
-    return not Path(recorded_source).is_absolute() or Path(recorded_source).is_file()
-
-
-def claim_end(runs_dir: Path, name: str, ends: Mapping[str, Sequence[str]]) -> bool:
-    """Whether this call is the first, among all processes, for this end of a grid.
-
-    Args:
-        runs_dir: folder of all runs.
-        name: of the grid.
-        ends: how each experiment ended.
-    """
-    digest = hashlib.sha256(json.dumps(ends, sort_keys=True).encode()).hexdigest()[:16]
-    path = _folder(runs_dir) / f"{name}.ended" / digest
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
+    is_moved = Path(recorded_source).is_absolute() and not Path(recorded_source).is_file()
+    return recorded_source != source and not is_moved
 
 
 def read_grids(runs_dir: Path) -> list[GridRecord]:

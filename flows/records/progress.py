@@ -47,7 +47,7 @@ class Spent:
 class Evaluation:
     """An agent's score on a benchmark after a step, and the cost of its training up to then.
 
-    `error` is the score's standard error over problems; None if it is unknown, as in files of earlier versions.
+    `error` is the score's standard error over problems; None if it is unknown.
     `bits_per_byte` is that of the reference solutions; None if it is not measured.
     """
 

@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from flows.planning.plans import Plan, save_plan
 from flows.records.failures import failures_recorded
-from flows.records.notification import notified
 from flows.records.runlog import log_entry, log_start, logged
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from flows.records.versions import version_tags
@@ -61,7 +59,6 @@ def run_experiment(
     warm_ups = {name: partial(watcher.warmed_up, name) for name in plan.config.pair.agents}
     with (
         nullcontext() if has_lock else ExperimentLock(plan.root),  # first: log and failure are those of the holder
-        notified(plan.config.notify.url, Path(plan.config.runtime.runs_dir), plan.id),
         logged(plan.root),
         failures_recorded(plan.root),
         open_experiment(plan, progress=warm_ups, has_lock=True) as (experiment, benchmarks),

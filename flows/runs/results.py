@@ -37,24 +37,15 @@ class ExperimentResult:
 
 
 def read_final(plan: Plan) -> ExperimentResult | None:
-    """Result of a complete experiment, None for any other.
-
-    Raises:
-        StoreError: it was written by another version of hacpo.
-    """
+    """Result of a complete experiment, None for any other."""
     path = plan.root / RESULT_FILE
     if not path.is_file():
         return None
     try:
-        value = read_json(path)
+        return ExperimentResult(root=plan.root, **read_json(path))
     except StoreError:
         _log.warning("%s is corrupt and will be written again from the step store", path)
         return None
-    try:
-        written = {name: value[name] for name in ExperimentResult.__slots__ if name in value}
-        return ExperimentResult(root=plan.root, **written)
-    except TypeError as error:
-        raise StoreError(f"{path}: written by another version of hacpo ({error}); remove it and resume") from error
 
 
 def result_values(result: EvaluationResult) -> dict[str, float]:

@@ -33,16 +33,14 @@ from typing import Any
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from flows.planning.plans import find_plan
 from flows.records.failures import record_failure
 from flows.records.mlflow_address import unsent_experiments
-from flows.records.notification import send_cancelled_grids, send_failure
 from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
 from flows.service.experiment_state import state_of
 from flows.service.host import HostWatch, Suspects, Timeouts
 from flows.service.processes import end_with_parent, module_command
 from flows.service.schedule import Schedule, flow_run_pages, prefect_errors, scheduled_run
-from hacpo_core.errors import EngineError, HacpoError
+from hacpo_core.errors import EngineError
 from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
@@ -84,18 +82,13 @@ class Reconciler:
 
     def _check(self) -> list[str]:
         messages = self._host.check(self.schedule.client)
-        cancelled: dict[str, str] = {}
         for experiment, run in self.schedule.flow_runs().items():
-            if not experiment or run.state is None or run.state.type not in (*_STATES_TO_CHECK, StateType.CANCELLED):
+            if not experiment or run.state is None or run.state.type not in _STATES_TO_CHECK:
                 continue
             status = experiment_status(self.schedule.root(experiment))
-            if run.state.type is StateType.CANCELLED and status.state == "missing":
-                cancelled[experiment] = str(run.id)
             for message in self._reconcile(experiment, run, status):
                 _log.warning("%s: %s", experiment, message)
                 messages.append(f"{experiment}: {message}")
-        if cancelled:
-            send_cancelled_grids(self._webhook, self.runs_dir, cancelled)
         for message in self._close_command_runs():
             _log.warning("%s", message)
             messages.append(message)
@@ -157,21 +150,12 @@ class Reconciler:
         if restarts >= MAX_RESTARTS:
             error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run failed`")
             record_failure(self.schedule.root(experiment), error)
-            send_failure(self._webhook(experiment), self.runs_dir, experiment, str(error))
             return f"{reason}; given up after {restarts} restarts"
         # Not by rescheduling the same run: a worker that still waits for the dead process would take it twice and fail.
         self.schedule.submit(
             experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}@{step}"]
         )
         return f"{reason}; resubmitted ({restarts + 1} of {MAX_RESTARTS})"
-
-    def _webhook(self, experiment: str) -> str | None:
-        """The experiment's `notify.url`; None, which leaves the environment's, if its configuration cannot be read."""
-        try:
-            return find_plan(self.runs_dir, experiment).config.notify.url
-        except HacpoError as error:
-            _log.warning("%s: its notify.url cannot be read: %s", experiment, error)
-            return None
 
     def _was_cancelled(self, run: FlowRun) -> bool:
         """Whether the run was cancelled and not rescheduled (on Prefect's web page) since then."""

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable
 
-from hacpo_core.config.addresses import has_password, is_server
+from hacpo_core.config.addresses import has_password
 from hacpo_core.config.agents import TinyModelConfig, WarmUpConfig
 from hacpo_core.config.counts import num_samples, num_sources, train_set_counts
 from hacpo_core.config.engine_checks import check_engines
@@ -48,7 +48,6 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
             "tracking.uri: contains a password, and the configuration is saved and logged; set the environment "
             "variable MLFLOW_TRACKING_URI instead and leave tracking.uri out"
         )
-    _check_notify(config)
     _check_metrics(config)
     if config.method.objective.needs_token_ratios and config.method.shares_rollouts:
         raise ConfigError(
@@ -165,19 +164,6 @@ def _check_problem_set(field: str, problems: ProblemSetConfig) -> None:
         raise ConfigError(f"{field}.template: got {problems.template!r}; write {{problem}} where the problem goes")
     if bool(problems.hub.name) != bool(problems.hub.file):
         raise ConfigError(f"{field}.hub: expected both name and file, or neither; set {field}.hub.file")
-
-
-def _check_notify(config: ExperimentConfig) -> None:
-    url = config.notify.url
-    if url is None:
-        return
-    if has_password(url):
-        raise ConfigError(
-            "notify.url: contains a password, and the configuration is saved and logged; set the environment variable "
-            "HACPO_NOTIFY_URL instead and leave notify.url out"
-        )
-    if not is_server(url):
-        raise ConfigError(f"notify.url: got {url!r}, expected an address that begins with http:// or https://")
 
 
 def _check_train_sets(config: ExperimentConfig) -> None:

@@ -211,17 +211,6 @@ class TrackingConfig:
 
 
 @dataclass(frozen=True)
-class NotifyConfig:
-    """Messages about runs."""
-
-    url: str | None = setting(
-        None,
-        "webhook that gets a POST of JSON when the experiment fails or its grid ends; the configuration is saved and "
-        "logged, so set a secret address as HACPO_NOTIFY_URL, which null stands for",
-    )
-
-
-@dataclass(frozen=True)
 class RuntimeConfig:
     """Folders and execution; does not change results."""
 
@@ -283,7 +272,6 @@ class ExperimentConfig:
     checkpoint: CheckpointConfig = setting(CheckpointConfig, "checkpoints", identity=False)
     diagnostics: DiagnosticsConfig = setting(DiagnosticsConfig, "additional measurements", identity=False)
     tracking: TrackingConfig = setting(TrackingConfig, "MLflow", identity=False)
-    notify: NotifyConfig = setting(NotifyConfig, "webhook", identity=False)
     runtime: RuntimeConfig = setting(RuntimeConfig, "folders, runner, retries", identity=False)
 
 

@@ -10,7 +10,7 @@ from flows.records.gridfile import GridCell, GridRecord, read_grids, save_grid
 from hacpo_core.errors import ConfigError
 
 
-def record(source: str | None, **experiments: str) -> GridRecord:
+def record(source: str, **experiments: str) -> GridRecord:
     """A grid "g" with a cell for each seed."""
     cells = [GridCell("p", "hacpo", "", int(seed.removeprefix("s")), "a", name) for seed, name in experiments.items()]
     return GridRecord("g", "A grid", "plain", ["dev"], cells, source)
@@ -24,23 +24,12 @@ def test_record_is_the_union_of_what_was_asked_and_the_later_experiment_of_a_cel
     assert {cell.seed: cell.experiment for cell in found.cells} == {0: "x-0", 1: "longer-1", 2: "longer-2"}
 
 
-def test_record_of_an_earlier_version_is_read_and_extended(tmp_path: Path) -> None:
-    """It calls the cells places."""
-    save_grid(tmp_path, record("g", s0="x-0"))
-    path = tmp_path / "grids" / "g.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"cells"', '"places"'), encoding="utf-8")
-    assert save_grid(tmp_path, record("g", s1="x-1")) == {"x-1"}
-    assert [cell.experiment for cell in read_grids(tmp_path)[0].cells] == ["x-1", "x-0"]
-    assert '"places"' not in path.read_text(encoding="utf-8")
-
-
 def test_two_files_of_one_name_do_not_overwrite_each_others_record(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours" / "g.yaml", tmp_path / "theirs" / "g.yaml"
     for path in (ours, theirs):
         path.parent.mkdir()
         path.touch()
     runs_dir = tmp_path / "runs"
-    save_grid(runs_dir, record(None, s0="x-0"))  # by a version that kept no source
     save_grid(runs_dir, record(str(ours), s1="x-1"))
     for other in (str(theirs), "g"):
         with pytest.raises(ConfigError, match=f"is the record of {ours}, got {other}; rename one of the grids"):

@@ -107,18 +107,6 @@ def test_progress_file_is_no_source_of_findings(cut_plan: Callable[..., Plan]) -
     assert cut_of(watcher.findings) == [("qwen", 3, None), ("qwen", 3, 7)], "judged anew from the committed metrics"
 
 
-def test_progress_of_an_earlier_version_has_no_findings(cut_plan: Callable[..., Plan]) -> None:
-    planned = cut_plan()
-    run_experiment(planned, DirectRunner())
-    path = planned.root / PROGRESS_FILE
-    value = json.loads(path.read_text(encoding="utf-8"))
-    assert value.pop("findings")
-    path.write_text(json.dumps(value), encoding="utf-8")
-    progress = read_progress(planned.root)
-    assert progress is not None
-    assert progress.findings == []
-
-
 def test_mlflow_has_a_tag_with_the_findings_that_hold(cut_plan: Callable[..., Plan]) -> None:
     planned = cut_plan("tracking.enabled=true")
 

@@ -16,9 +16,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
-from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.mlflow_address import has_unsent, mark_unsent
-from flows.records.notification import URL_VARIABLE
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
 from flows.service.host import HostProcesses, Timeouts
@@ -28,7 +26,6 @@ from hacpo_core.errors import ServerError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import mlflow_points
-from tests.flows.webhook import Webhook
 
 AT_ONCE, LATER = Timeouts(pending_s=0.0, running_s=0.0), Timeouts(pending_s=60.0, running_s=60.0)
 
@@ -214,45 +211,6 @@ def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
     assert check_once(schedule) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
     assert experiment_status(schedule.root("x")).state == "failed"
     assert check_once(schedule) == [], "once"
-
-
-def grid_of_done_and(schedule: FakeSchedule) -> None:
-    """A grid of "x" and of a complete experiment."""
-    done = schedule.root("done")
-    done.mkdir()
-    (done / RESULT_FILE).write_text("{}", encoding="utf-8")
-    cells = [GridCell("p", "hacpo", "", seed, "a", name) for seed, name in enumerate(("x", "done"))]
-    save_grid(schedule.folder, GridRecord("g", "A grid", "plain", cells=cells))
-
-
-def test_what_is_given_up_is_told_to_the_webhook_with_the_grid_that_ends(
-    tmp_path: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(URL_VARIABLE, webhook.url)
-    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MAX_RESTARTS}@0")
-    grid_of_done_and(schedule)
-    check_once(schedule)
-    check_once(schedule)
-    assert [message["event"] for message in webhook.got] == ["experiment_failed", "grid_ended"]
-    assert webhook.got[0]["reason"].startswith("its process died, 4 times")
-    assert webhook.got[1]["text"] == "A grid: 1 experiment done, 1 failed"
-
-
-def test_grid_whose_last_run_is_cancelled_is_told_once_for_each_cancellation(
-    tmp_path: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(URL_VARIABLE, webhook.url)
-    schedule = schedule_of(tmp_path, "CANCELLED")
-    grid_of_done_and(schedule)
-    with ExperimentLock(schedule.root("x")):
-        check_once(schedule)
-    assert webhook.got == [], "its process still works"
-    check_once(schedule)
-    check_once(schedule)
-    assert [message["text"] for message in webhook.got] == ["A grid: 1 experiment done, 0 failed, 1 cancelled"]
-    schedule.run = schedule.run.model_copy(update={"id": uuid.uuid4()})  # queued and cancelled again
-    check_once(schedule)
-    assert len(webhook.got) == 2
 
 
 def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:

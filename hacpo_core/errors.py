@@ -4,6 +4,9 @@ The type tells who can fix the error (the author of a configuration, the owner o
 The message says what was found, what was expected and what to do.
 """
 
+import difflib
+from collections.abc import Collection
+
 
 class HacpoError(Exception):
     """Base of all errors with a remedy in their message; the command line prints them without a traceback."""
@@ -64,3 +67,9 @@ class ReplayError(StoreError):
 def first_line(error: BaseException) -> str:
     """First line of another library's error message; the error's type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """Hint at similar names, "" if there is none; ends in a question mark."""
+    close = difflib.get_close_matches(name, names, n=2)
+    return f"did you mean {' or '.join(close)}?" if close else ""

@@ -68,7 +68,7 @@ evaluate:
     test: {file: p.jsonl, template: "{problem}", limit: 8}
 checkpoint: {every: 2}
 diagnostics: {every: 2}
-runtime: {runner: direct, retry_delay_s: 0.0}
+runtime: {runner: direct}
 """
 FINISHED = """
 title: finished

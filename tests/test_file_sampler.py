@@ -113,4 +113,4 @@ def test_responses_that_do_not_fit_the_requests_are_one_error(
 
     monkeypatch.setattr(Answers, "sample", changed)
     with pytest.raises(EngineError, match=message):
-        run_experiment(small_plan("gspo", *words, *SHORT, "runtime.phase_retries=0"), DirectRunner())
+        run_experiment(small_plan("gspo", *words, *SHORT), DirectRunner())

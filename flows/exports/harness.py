@@ -145,7 +145,7 @@ def _evaluate(plan: Plan, model: ExportedModel, options: HarnessOptions, manager
 
 
 def _model_arguments(agent: AgentConfig, folder: Path) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"pretrained": str(folder), "trust_remote_code": agent.trust_remote_code}
+    arguments: dict[str, Any] = {"pretrained": str(folder), "trust_remote_code": False}
     template_arguments = {key: value for key, value in agent.chat_template_kwargs.items() if value is not None}
     return {**arguments, "chat_template_args": template_arguments} if template_arguments else arguments
 

@@ -180,7 +180,7 @@ def _num_parameters(config: ExperimentConfig) -> dict[str, int]:
     for k, agent in config.pair.agents.items():
         if k not in shapes and agent.path is not None and Path(agent.path).is_dir():
             with suppress(ModelError):  # planning reports the error
-                shapes[k] = folder_shape(Path(agent.path), trust_remote_code=agent.trust_remote_code)
+                shapes[k] = folder_shape(Path(agent.path))
     return sizes_of(shapes)
 
 

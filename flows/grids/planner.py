@@ -25,7 +25,7 @@ from flows.planning.ranks import with_ranks
 from flows.records.files import experiments_dir
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState, ScheduledRun, state_of
-from hacpo_core.config import ExperimentConfig, PairConfig
+from hacpo_core.config import ExperimentConfig, TeamConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import CapacityError, ConfigError, DataError, HacpoError, ModelError
@@ -272,7 +272,7 @@ def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
         yield config
         return
     for name, agent in config.pair.agents.items():
-        own_config = dataclasses.replace(config, pair=PairConfig(name=name, agents={name: agent}))
+        own_config = dataclasses.replace(config, pair=TeamConfig(name=name, agents={name: agent}))
         validate(own_config)
         yield own_config
 

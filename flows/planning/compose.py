@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flows.planning.declarations import available, file_stem, read_declaration, read_yaml, section_of, yaml_problem
-from flows.planning.yaml_scalars import UNTYPED, quoted, typed
 from hacpo_core.config import (
     SEAMS,
     AgentConfig,
@@ -29,7 +28,6 @@ from hacpo_core.config import (
     flatten,
 )
 from hacpo_core.config.checks import validate
-from hacpo_core.config.misfits import misfit
 from hacpo_core.config.samplers import SamplerKind, find_sampler
 from hacpo_core.errors import ConfigError, first_line
 from hacpo_core.methods.base import Seam
@@ -37,40 +35,8 @@ from hacpo_core.methods.registry import SHIPPED, find
 
 _ProblemSet = TypeVar("_ProblemSet", bound=ProblemSetConfig)
 
-_MOVED = {
-    "clip": "method.objective",
-    "objective": "method.objective",
-    "capability": "method.estimate",
-    "advantage": "method.estimate",
-    "minibatch": "method.build",
-    "method.baseline": "method.estimate.baseline",
-    "method.cross_weight": "method.estimate.cross_weight",
-    "method.rollout_factor": "method.plan.factor",
-    "method.ratio": "method.objective.name",
-    "data.source": "data.sets.<name>.kind, with data.train=[<name>]",
-    "data.train_file": "data.sets.<name>.file, with data.train=[<name>]",
-    "data.template": "data.sets.<name>.template",
-    "data.system": "data.sets.<name>.system",
-    "placement.ray.timeout_s": "engine.start_limit_s",
-    "engine.compile_layers": "engine.compile",
-    "method.build.most_per_problem": "method.build.max_per_problem",
-    "method.estimate.largest_difference": "method.estimate.max_difference",
-    "method.plan.most_rounds": "method.plan.max_rounds",
-    "method.plan.most_idea_chars": "method.plan.max_idea_chars",
-    **{
-        f"method.{name}": f"method.objective.{name}"
-        for name in ("cross_exponent", "cross_bounds", "cross_is_pessimistic")
-    },
-}
-"""fields and sections of earlier versions, and their new names"""
-_MOVED_OF_AGENTS = {
-    "tiny.warmup": "warm_up, with source: arithmetic; tiny.seed is the seed of the weights",
-    "weak_warmup": "warm_up, with kind: weak_driven",
-}
-"""sections of an agent in earlier versions, and their new names"""
-_MOVED_AGENT_FIELD = re.compile(
-    rf"pair\.agents\.(?P<agent>.+)\.(?P<section>{'|'.join(map(re.escape, _MOVED_OF_AGENTS))})(\.|$)"
-)
+Layer = tuple[str, DictConfig]
+"""where settings come from, for messages, and the settings"""
 _AGENT_FIELDS = "|".join(field.name for field in fields(AgentConfig))
 _AGENT_FIELD = re.compile(rf"^pair\.agents\.(?P<agent>[^\[\]=]+)\.(?P<field>({_AGENT_FIELDS})(\.[^=]*)?)=")
 
@@ -96,16 +62,11 @@ def _check_encoding(words: Sequence[str]) -> None:
 
 
 def _quoted(override: str) -> str:
-    """The override, with a template's value quoted, whose braces YAML would parse, and other text as it is written."""
+    """The override, with the value of a template quoted, whose braces YAML would parse."""
     name, _, value = override.partition("=")
-    is_template = (
-        name.endswith((".chat_template", ".template", ".system"))
-        and value not in ("", "null")
-        and value[:1] not in ("'", '"')
-    )
-    if is_template:
-        return f"{name}={json.dumps(value)}"
-    return override if f".{UNTYPED}." in name else f"{name}={quoted(value)}"
+    is_template = name.endswith((".chat_template", ".template", ".system"))
+    is_plain = value not in ("", "null") and value[:1] not in ("'", '"')
+    return f"{name}={json.dumps(value)}" if is_template and is_plain else override
 
 
 def compose(
@@ -138,7 +99,6 @@ def compose(
         raise ConfigError(f"conformance: got {presets[-1]}, expected one of {', '.join(available('conformance'))}")
     layers.insert(1, (f"conformance {presets[-1]}", read_declaration("conformance", presets[-1])))
     _check_agent_overrides(override_layer, layers[2][1])
-    _check_moved(layers)
     if not any(section_of(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: got no method.name, which identifies the method's runs; add one")
     config = _with_classes(merged(ExperimentConfig, layers, remedy="hacpo fields lists them all"), layers)
@@ -148,29 +108,14 @@ def compose(
     return config
 
 
-def _check_moved(layers: Sequence[tuple[str, DictConfig]]) -> None:
-    """Raise a ConfigError that gives the new name of a field that has been renamed."""
-    for source, layer in layers:
-        for name in _field_names(layer):
-            section, _, field = name.rpartition(".")
-            target = _MOVED.get(name) or _MOVED.get(section)
-            agent = _MOVED_AGENT_FIELD.match(name)
-            if agent is not None:
-                target = f"pair.agents.{agent['agent']}.{_MOVED_OF_AGENTS[agent['section']]}"
-                raise ConfigError(f"{name} (in {source}): the section is now {target}; rename it")
-            if target is not None:
-                target = target if name in _MOVED else f"{target}.{field}"
-                raise ConfigError(f"{name} (in {source}): the field is now {target}; rename it")
-
-
-def _with_classes(config: ExperimentConfig, layers: Sequence[tuple[str, DictConfig]]) -> ExperimentConfig:
+def _with_classes(config: ExperimentConfig, layers: Sequence[Layer]) -> ExperimentConfig:
     """The configuration with the chosen implementation of each seam of the method, and of the sampler."""
     parts: dict[str, Any] = {seam: _seam(seam, layers) for seam in SEAMS}
     engine = replace(config.engine, sampler_options=_sampler(config.engine.sampler, layers))
     return replace(config, method=replace(config.method, **parts), engine=engine)
 
 
-def _sampler(name: str, layers: Sequence[tuple[str, DictConfig]]) -> SamplerKind:
+def _sampler(name: str, layers: Sequence[Layer]) -> SamplerKind:
     """The sampler's declaration, with its fields filled from the layers.
 
     A layer that names another sampler, and those below it, set fields of that one. Such fields are ignored.
@@ -178,45 +123,50 @@ def _sampler(name: str, layers: Sequence[tuple[str, DictConfig]]) -> SamplerKind
     kind = find_sampler(name)
     names = [section_of(layer, "engine").get("sampler") or name for _, layer in layers]
     first = max((place + 1 for place, other in enumerate(names) if other != name), default=0)
-    for source, layer in layers[first:]:
-        options = section_of(layer, "engine").get("sampler_options")
-        if options is not None and not isinstance(options, DictConfig):
-            raise ConfigError(
-                f"engine.sampler_options (in {source}): got {options!r}, expected a mapping; write the fields of {name}"
-            )
-    sections = [(source, section_of(layer, "engine", "sampler_options")) for source, layer in layers[first:]]
-    return merged(kind, sections, remedy=f"correct it, or engine.sampler={name}", section="engine.sampler_options")  # type: ignore[no-any-return]
+    sections = _sections(layers[first:], "engine", "sampler_options")
+    remedy = f"correct it, or engine.sampler={name}"
+    return merged(kind, sections, remedy=remedy, section="engine.sampler_options")  # type: ignore[no-any-return]
 
 
-def _seam(seam: str, layers: Sequence[tuple[str, DictConfig]]) -> Seam:
+def _seam(seam: str, layers: Sequence[Layer]) -> Seam:
     """One seam's implementation, with its fields filled from the layers.
 
     A layer below the one that names the implementation may set fields of a different implementation: a pair sets the
     clip range of GSPO's ratios for all methods. Such fields are ignored.
     """
-    for source, layer in layers:
-        values = section_of(layer, "method").get(seam)
-        if values is not None and not isinstance(values, DictConfig):
-            raise ConfigError(
-                f"method.{seam} (in {source}): got {values!r}, expected a mapping; write method.{seam}.name={values}"
-            )
-    sections = [(source, section_of(layer, "method", seam)) for source, layer in layers]
+    sections = _sections(layers, "method", seam)
     naming_layers = [place for place, (_, section) in enumerate(sections) if section.get("name")]
     if not naming_layers:
         raise ConfigError(f"method.{seam}.name: got none, expected one of {', '.join(SHIPPED[seam])}; add it")
-    kind = find(seam, str(sections[naming_layers[-1]][1].get("name")))
+    last = naming_layers[-1]
+    name = str(sections[last][1].get("name"))
+    kind = find(seam, name)
     own_fields = {field.name for field in fields(kind)}
     fields_of_others = {field.name for other in SHIPPED[seam].values() for field in fields(other)}
     for place, (source, section) in enumerate(sections):
-        for name in [name for name in map(str, section) if name not in own_fields]:
-            if place >= naming_layers[-1] or name not in fields_of_others:
+        for unknown in [field for field in map(str, section) if field not in own_fields]:
+            if place >= last or unknown not in fields_of_others:
                 names = ", ".join(sorted(own_fields - {"name"})) or "none"
-                implementation = sections[naming_layers[-1]][1].get("name")
                 raise ConfigError(
-                    f"method.{seam}.{name} (in {source}): {implementation} has no such field, it has {names}; remove it"
+                    f"method.{seam}.{unknown} (in {source}): {name} has no such field, it has {names}; remove it"
                 )
-            section.pop(name)
+            section.pop(unknown)
     return merged(kind, sections, remedy=f"see method.{seam} of hacpo show")  # type: ignore[no-any-return]
+
+
+def _sections(layers: Sequence[Layer], *names: str) -> list[Layer]:
+    """A section of each layer.
+
+    Raises:
+        ConfigError: it is something else than a mapping.
+    """
+    *above, last = names
+    for source, layer in layers:
+        value = section_of(layer, *above).get(last)
+        if value is not None and not isinstance(value, DictConfig):
+            field = ".".join(names)
+            raise ConfigError(f"{field} (in {source}): got {value!r}, expected a mapping; write {field}.name={value}")
+    return [(source, section_of(layer, *names)) for source, layer in layers]
 
 
 def _check_agent_overrides(override_layer: DictConfig, pair: DictConfig) -> None:
@@ -289,7 +239,7 @@ def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Seq
     return problem_set
 
 
-def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: str, section: str = "") -> Any:
+def merged(schema: type, layers: Sequence[Layer], *, remedy: str, section: str = "") -> Any:
     """An instance of `schema` with its defaults overridden by each layer in turn.
 
     Args:
@@ -304,15 +254,14 @@ def merged(schema: type, layers: Sequence[tuple[str, DictConfig]], *, remedy: st
     tree: Any = deepcopy(_defaults(schema))
     for source, layer in layers:
         try:
-            plain = typed(schema, OmegaConf.to_container(layer), source=source, name=section)
-            tree = OmegaConf.unsafe_merge(tree, OmegaConf.create(plain))
+            tree = OmegaConf.unsafe_merge(tree, deepcopy(layer))
         except (OmegaConfBaseException, TypeError, OverflowError) as error:
-            raise ConfigError(f"{_misfit(schema, layer, source, section, error)}; {remedy}") from error
+            raise ConfigError(f"{_key(error, section)} (in {source}): {first_line(error)}; {remedy}") from error
     try:
         return OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:  # a missing value, ${...} that refers to nothing, or a wrong type
         where = f" (in {layers[0][0]})" if len(layers) == 1 else ""
-        raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; fix the value") from error
+        raise ConfigError(f"{_key(error, section)}{where}: {first_line(error)}; fix the value") from error
 
 
 @cache
@@ -321,16 +270,9 @@ def _defaults(schema: type) -> Any:
     return OmegaConf.structured(schema)
 
 
-def _misfit(schema: type, layer: DictConfig, source: str, section: str, error: Exception) -> str:
-    """What does not fit the schema, in our words where the field can be found, else in OmegaConf's."""
-    mismatch = misfit(schema, typed(schema, OmegaConf.to_container(layer), source=source, name=section), section)
-    if mismatch is None:
-        return f"{_key(error)} (in {source}): {first_line(error)}"
-    return f"{mismatch.name} (in {source}): {mismatch.problem}"
-
-
-def _key(error: Exception) -> str:
-    return getattr(error, "full_key", None) or "a field"
+def _key(error: Exception, section: str) -> str:
+    key = getattr(error, "full_key", None) or "a field"
+    return f"{section}.{key}" if section else str(key)
 
 
 def _field_names(tree: DictConfig) -> list[str]:
@@ -348,7 +290,6 @@ def load_config(path: Path) -> ExperimentConfig:
         raise ConfigError(f"{path} does not exist; hacpo show lists the experiments")
     plain: Any = OmegaConf.to_container(read_yaml(path))
     layers = [(str(path), OmegaConf.create(plain))]
-    _check_moved(layers)
     config = _with_classes(merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo"), layers)
     validate(config)
     return config

@@ -12,10 +12,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from flows.planning.yaml_scalars import quoted
 from hacpo_core.config import SEAMS
-from hacpo_core.config.misfits import did_you_mean
-from hacpo_core.errors import ConfigError, first_line
+from hacpo_core.errors import ConfigError, did_you_mean, first_line
 
 DECLARATION_FOLDERS = {
     "pair": "pairs",
@@ -94,7 +92,7 @@ def read_yaml(path: Any) -> DictConfig:
 
 @lru_cache(256)  # a grid reads the same files for each of its cells
 def _parsed(text: str) -> object:
-    return OmegaConf.create(quoted(text))
+    return OmegaConf.create(text)
 
 
 def yaml_problem(error: Exception) -> str:

@@ -60,11 +60,9 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
 
 
 def machine_gib(config: ExperimentConfig) -> float | None:
-    """Memory of a machine with GPUs, in GiB: as configured, else of this machine if it has a GPU, else None."""
+    """Memory of a machine with GPUs, in GiB: of this machine if it has a GPU, else None."""
     if config.engine.device == "cpu":
         return None
-    if config.engine.host_memory_gb is not None:
-        return config.engine.host_memory_gb
     return min(psutil.virtual_memory().total, _container_bytes()) / GIB if min_gpu_gib() is not None else None
 
 

@@ -76,7 +76,7 @@ def model_shape(config: PretrainedConfig) -> ModelShape:
     )
 
 
-def folder_shape(folder: Path, *, trust_remote_code: bool = False) -> ModelShape:
+def folder_shape(folder: Path) -> ModelShape:
     """Shape of the model in a folder.
 
     Raises:
@@ -85,7 +85,7 @@ def folder_shape(folder: Path, *, trust_remote_code: bool = False) -> ModelShape
     from transformers import AutoConfig
 
     try:
-        return model_shape(AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code))
+        return model_shape(AutoConfig.from_pretrained(folder, trust_remote_code=False))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{folder}: config.json cannot be read ({error}); copy or save the model again") from error
 

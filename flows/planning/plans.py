@@ -69,9 +69,7 @@ def plan(config: ExperimentConfig) -> Plan:
             check(model.check)
     if gpu_gib(config) is not None or sharing_agents(config) or memory_fields(config):
         shapes = {
-            name: folder_shape(model.base_folder, trust_remote_code=model.agent.trust_remote_code)
-            for name, model in models.items()
-            if model.agent.path is not None
+            name: folder_shape(model.base_folder) for name, model in models.items() if model.agent.path is not None
         }
         config = with_ranks(config, _tiny_sizes(config) | sizes_of(shapes))
         config = with_memory_plan(config, shapes)

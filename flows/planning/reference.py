@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hacpo_core.config.misfits import did_you_mean
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

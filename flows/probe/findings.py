@@ -76,9 +76,7 @@ def _of_agent(config: ExperimentConfig, name: str, agent: AgentProbe) -> Iterato
         yield ProbeFinding("responses_cut", text, "raise rollout.max_response_tokens, or ask for shorter answers")
     if agent.unscored_share >= MAX_UNSCORED_SHARE:
         text = f"{agent.unscored_share:.1%} of {name}'s responses are unscored"
-        yield ProbeFinding(
-            "responses_unscored", text, "raise verifier.timeout_s, verifier.memory_mb or reward.timeout_s"
-        )
+        yield ProbeFinding("responses_unscored", text, "raise verifier.timeout_s or reward.timeout_s")
     if agent.formless_share is not None and agent.formless_share >= MAX_FORMLESS_SHARE:
         text = f"{agent.formless_share:.0%} of {name}'s responses have no answer in the form of verifier.style "
         remedy = "say in the prompt how to answer (data.sets.<name>.template, .system), or warm it up"

@@ -244,10 +244,7 @@ def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem
         scored_per_s=sampled.scored_per_s,
         verified_per_s=sampled.verified_per_s,
         trained_tokens=trained_tokens,
-        shape=folder_shape(
-            experiment.placement.folder(responses.agent),
-            trust_remote_code=config.pair.agents[responses.agent].trust_remote_code,
-        ),
+        shape=folder_shape(experiment.placement.folder(responses.agent)),
     )
 
 

@@ -26,6 +26,9 @@ from hacpo_core.errors import (
 )
 from hacpo_core.phases.runner import Handle, Phase
 
+PHASE_RETRIES, RETRY_DELAY_S = 2, 1.0
+"""retries of a failed phase, none after an error that another attempt would repeat; and the wait before each"""
+
 
 class PhaseSkippedError(Exception):
     """The phase was not run because an earlier one failed."""
@@ -120,7 +123,7 @@ class PrefectRunner:
         try:
             self._work[key]()
         except Exception as error:
-            is_last = self._attempts[key] > self._runtime.phase_retries or isinstance(error, NEVER_RETRIED)
+            is_last = self._attempts[key] > PHASE_RETRIES or isinstance(error, NEVER_RETRIED)
             if is_last and self._failure is None:
                 self._failure = error
             raise
@@ -137,8 +140,8 @@ class PrefectRunner:
                 name=phase.kind,
                 task_run_name="{title}",
                 tags=["gpu"] if phase.needs_gpu else [],
-                retries=self._runtime.phase_retries,
-                retry_delay_seconds=self._runtime.retry_delay_s,
+                retries=PHASE_RETRIES,
+                retry_delay_seconds=RETRY_DELAY_S,
                 retry_condition_fn=_may_retry,
                 cache_policy=NO_CACHE,
                 persist_result=False,

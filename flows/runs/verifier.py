@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.problems import REASONING_END
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
 from hacpo_core.records import Equality, Problem
 from hacpo_core.verify.pool import VerifierPool
 
+MEMORY_MB = 2048
+"""memory limit of a worker of the verifier, MiB"""
 GOLDS_FILE = "unreadable_golds.json"
 """the gold answers of an experiment that cannot be read, by data set"""
 _NUM_SHOWN = 3
@@ -24,11 +27,10 @@ def verifier_pool(config: ExperimentConfig, equality: Equality) -> VerifierPool:
     return VerifierPool(
         num_workers=verifier.num_workers,
         timeout_s=verifier.timeout_s,
-        memory_mb=verifier.memory_mb,
+        memory_mb=MEMORY_MB,
         style=verifier.style,
         equality=equality,
-        cache=verifier.cache,
-        reasoning_end="" if verifier.answer_after_reasoning == "none" else verifier.reasoning_end,
+        reasoning_end="" if verifier.answer_after_reasoning == "none" else REASONING_END,
         requires_reasoning=verifier.answer_after_reasoning == "required",
     )
 

@@ -1,6 +1,6 @@
 """An experiment's configuration: schema, checks, identity and derived counts."""
 
-from hacpo_core.config.agents import AgentConfig, PairConfig, TinyModelConfig, WarmUpConfig
+from hacpo_core.config.agents import AgentConfig, TeamConfig, TinyModelConfig, WarmUpConfig
 from hacpo_core.config.engine import (
     ALL_LINEAR,
     AUTO,
@@ -55,7 +55,7 @@ __all__ = [
     "LoraConfig",
     "MethodConfig",
     "OptimizerConfig",
-    "PairConfig",
+    "TeamConfig",
     "PlacementConfig",
     "ProblemSetConfig",
     "RayConfig",

@@ -35,8 +35,6 @@ class TinyModelConfig:
     seed: int = setting(0, "seed of the initial weights", at_least=0, at_most=2**53)
 
 
-_NOT_A_FILE = unless(".source", "file")
-_NOT_ARITHMETIC = unless(".source", "arithmetic")
 _NOT_WEAK_DRIVEN = unless(".kind", "weak_driven")
 
 
@@ -44,10 +42,10 @@ _NOT_WEAK_DRIVEN = unless(".kind", "weak_driven")
 class WarmUpConfig:
     """Supervised training of an agent's model on worked solutions, before reinforcement learning.
 
-    The warmed-up model is made once and cached in <runtime.runs_dir>/models. With kind weak_driven (WMSS), the loss is
-    that of logits mixed with an earlier, weaker checkpoint's, and an example is drawn with a probability proportional
-    to gain_weight [-dH]+ + entropy_weight H + loss_weight [dH]+. H is the mean entropy of its solution's tokens, dH the
-    increase in H since the weak checkpoint.
+    The warmed-up model is made once and cached in <runtime.runs_dir>/models. Examples of more than 4,096 tokens, or of
+    more than the model takes, are left out and counted. With kind weak_driven (WMSS), the loss is that of logits mixed
+    with an earlier, weaker checkpoint's, and an example is drawn with a probability that depends on the entropy of its
+    solution (`hacpo_core.warm_up.training`).
     """
 
     kind: str = setting(
@@ -71,10 +69,9 @@ class WarmUpConfig:
         "",
         "JSONL or Parquet with problems and worked solutions, by its path in data.directory",
         identity=False,
-        inert=_NOT_A_FILE,
     )
-    problem_field: str = setting("problem", "column of the problem's text", inert=_NOT_A_FILE)
-    solution_field: str = setting("solution", "column of the worked solution, the target text", inert=_NOT_A_FILE)
+    problem_field: str = setting("problem", "column of the problem's text")
+    solution_field: str = setting("solution", "column of the worked solution, the target text")
     solution_form: str = setting(
         "whole",
         "what of that column is the target text",
@@ -82,16 +79,14 @@ class WarmUpConfig:
             "whole": "all of it",
             "hashes": "GSM8K's form: without <<...>>, and with \\boxed{} around the answer after the last ####",
         },
-        inert=_NOT_A_FILE,
     )
     num_demonstrations: int = setting(
-        16000, "demonstrations, each with misconceptions of its own", at_least=1, inert=_NOT_ARITHMETIC
+        16000, "demonstrations of arithmetic, each with misconceptions of its own", at_least=1
     )
     misconceptions: list[float] = setting(
         lambda: [0.0, 0.0, 0.0],
         "probabilities that a demonstration ignores parentheses, drops the minus sign of results, or forgets the last "
         "operand",
-        inert=_NOT_ARITHMETIC,
     )
     template: str = setting(TEMPLATE, "user message; {problem} is replaced by the problem's text")
     system: str | None = setting(None, "system message; null: none")
@@ -103,41 +98,8 @@ class WarmUpConfig:
         above=0,
         at_most=1e3,
     )
-    max_tokens: int = setting(
-        4096,
-        "longest example, prompt and solution together; longer ones are left out and counted",
-        unit="tokens",
-        at_least=2,
-    )
-    micro_batch_tokens: int = setting(
-        8192, "most tokens (padding included) in one forward and backward pass", unit="tokens", at_least=1
-    )
     seed: int = setting(0, "seed of the examples' order", at_least=0, at_most=2**53)
     weak: str = setting("", "model folder of the weak checkpoint", identity=False, inert=_NOT_WEAK_DRIVEN)
-    mix: float = setting(
-        0.5,
-        "lambda: share of the model's own logits in the mixed logits; 1: no weak logits",
-        above=0,
-        at_most=1,
-        inert=_NOT_WEAK_DRIVEN,
-    )
-    gain_weight: float = setting(
-        0.2,
-        "alpha: weight of a decrease in entropy since the weak checkpoint",
-        at_least=0,
-        at_most=1e6,
-        inert=_NOT_WEAK_DRIVEN,
-    )
-    entropy_weight: float = setting(
-        0.5, "beta: weight of the current entropy", at_least=0, at_most=1e6, inert=_NOT_WEAK_DRIVEN
-    )
-    loss_weight: float = setting(
-        0.3,
-        "gamma: weight of an increase in entropy since the weak checkpoint",
-        at_least=0,
-        at_most=1e6,
-        inert=_NOT_WEAK_DRIVEN,
-    )
 
 
 @dataclass(frozen=True)
@@ -158,7 +120,6 @@ class AgentConfig:
         "set to null is not passed",
     )
     warm_up: WarmUpConfig | None = setting(None, "supervised warm-up before training; null: none")
-    trust_remote_code: bool = setting(False, "run Python code from the model folder")
     num_ranks: int | None = setting(
         None, "ranks (processes) of this agent; null: placement.num_ranks", at_least=1, at_most=4096, identity=False
     )
@@ -172,8 +133,8 @@ class AgentConfig:
 
 
 @dataclass(frozen=True)
-class PairConfig:
-    """The agents that train together: one or more, despite the name."""
+class TeamConfig:
+    """The agents that train together: one or more; the section `pair`."""
 
     name: str = setting("unnamed", "name of the pair, the readable part of the experiment's id", identity=False)
     agents: dict[str, AgentConfig] = setting(dict, "agents by name, in order")

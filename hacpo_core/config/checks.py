@@ -12,10 +12,9 @@ from hacpo_core.config.counts import num_samples, num_sources, train_set_counts
 from hacpo_core.config.engine_checks import check_engines
 from hacpo_core.config.fields import fields_of
 from hacpo_core.config.identity import inert_fields
-from hacpo_core.config.misfits import did_you_mean
 from hacpo_core.config.problems import SHIPPED_REWARDS, VERIFIER, BenchmarkConfig, ProblemSetConfig
 from hacpo_core.config.schema import SEAMS, ExperimentConfig
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, did_you_mean
 
 _AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PAIR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
@@ -225,8 +224,6 @@ def _check_reference_field(field: str, benchmark: BenchmarkConfig) -> None:
 
 
 def _check_equality(config: ExperimentConfig) -> None:
-    if not config.verifier.reasoning_end:
-        raise ConfigError("verifier.reasoning_end: got an empty mark; set it to the closing one, such as </think>")
     if config.verifier.equality != "normalised":
         return
     styles = {

@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hacpo_core.config.fields import either, setting, unless, when
+from hacpo_core.config.fields import setting, unless, when
 
 AUTO = "auto"
 """value of placement.num_ranks and a sampler's share of a GPU that planning replaces by numbers, and of num_threads"""
 MAX_PLACES = 4
 """most positions for attention per token of engine.micro_batch_tokens: there, rows repeat prompts and are padded"""
+START_LIMIT_S = 1800.0
+"""longest wait for vLLM to start, and for a Ray cluster to answer and to place an agent's processes: a cold machine
+compiles kernels for many minutes"""
+RANKS_LIMIT_S = 3600.0
+"""longest time that an agent's ranks wait for each other, such as while one still loads or samples"""
 ALL_LINEAR = "all-linear"
 """value of engine.lora.targets: every linear layer except the output embedding"""
 
@@ -36,7 +41,6 @@ class VllmConfig:
             "ipc": "the engine reads the learner's memory: CUDA IPC, without a copy in host memory",
         },
         identity=False,
-        inert=when("engine.vllm.process", "shared"),
     )
     memory_share: int | float | str = setting(
         0.4,
@@ -51,37 +55,16 @@ class VllmConfig:
     tensor_parallel_size: int = setting(
         1, "devices of one agent's engine; more than 1 requires process=own", at_least=1, at_most=1024
     )
-    max_model_tokens: int | None = setting(
-        None,
-        "longest prompt plus response; null: rollout.max_prompt_tokens plus the largest response limit",
-        unit="tokens",
-        at_least=2,
-    )
     enforce_eager: bool = setting(False, "disable compilation and CUDA graphs: shorter start-up, slower sampling")
-    prefix_caching: bool = setting(True, "encode a prompt shared by several responses only once")
     sleeps: bool = setting(
         True,
-        "release GPU memory between rollouts, for the learner",
-        identity=False,
-        inert=when("engine.device", "cpu", note=", where vLLM does not sleep"),
-    )
-    sync_tokens: int = setting(
-        256,
-        "smallest number of tokens whose log-probabilities are compared with the learner's after each weight transfer",
-        unit="tokens",
-        at_least=1,
+        "release GPU memory between rollouts, for the learner; on the CPU vLLM does not sleep",
         identity=False,
     )
     sync_tolerance: float = setting(
         1e-3,
-        "largest mean difference of these log-probabilities; a larger one stops the run. Raise it for bfloat16",
-        unit="nats",
-        above=0,
-        identity=False,
-    )
-    sync_bound: float = setting(
-        2.0,
-        "largest difference of one token's log-probability; a larger one stops the run",
+        "largest mean difference between vLLM's and the learner's log-probabilities of 256 tokens after each weight "
+        "transfer; a larger one stops the run. Raise it for bfloat16",
         unit="nats",
         above=0,
         identity=False,
@@ -121,16 +104,6 @@ class DeepspeedConfig:
         identity=False,
     )
     offload_parameters: bool = setting(False, "keep the sharded weights in host memory; stage 3", identity=False)
-    timeout_s: float = setting(
-        3600.0,
-        "longest time that an agent's ranks wait for each other, such as while one still loads or samples",
-        unit="s",
-        above=0,
-        identity=False,
-    )
-
-
-_ON_CPU = when("engine.device", "cpu")
 
 
 @dataclass(frozen=True)
@@ -142,7 +115,7 @@ class EngineConfig:
         "sampling engine. transformers: in the learner, with its weights; vllm: vLLM, with a copy of the learner's "
         "weights; package.module:Class of your own",
     )
-    sampler_options: Any = setting(None, "fields of the class of a sampler of your own", is_option=True)
+    sampler_options: Any = setting(None, "fields of the class of a sampler of your own")
     vllm: VllmConfig = setting(VllmConfig, "vLLM's engine", inert=unless("engine.sampler", "vllm"))
     learner: str = setting(
         "torch",
@@ -153,15 +126,6 @@ class EngineConfig:
         DeepspeedConfig, "DeepSpeed's engine", inert=unless("engine.learner", "deepspeed")
     )
     lora: LoraConfig = setting(LoraConfig, "low-rank adapters")
-    start_limit_s: float = setting(
-        1800.0,
-        "longest wait for vLLM's engine to start, and for a Ray cluster to respond and to place an agent's processes; "
-        "a cold machine reads packages and compiles kernels for many minutes",
-        unit="s",
-        above=0,
-        at_most=86400,
-        identity=False,
-    )
     device: str = setting(
         "cpu",
         "device of each process",
@@ -175,16 +139,7 @@ class EngineConfig:
         unit="GiB",
         above=0,
         identity=False,
-        inert=_ON_CPU,
-    )
-    host_memory_gb: float | None = setting(
-        None,
-        "memory of the machine with the GPUs; experiments that do not fit are rejected before they start. null: the "
-        "memory of this machine, if it has a GPU",
-        unit="GiB",
-        above=0,
-        identity=False,
-        inert=_ON_CPU,
+        inert=when("engine.device", "cpu"),
     )
     dtype: str = setting(
         "float32",
@@ -195,13 +150,11 @@ class EngineConfig:
         "same",
         "data type in which logits are computed, in learner and sampler",
         choices={"same": "as dtype", "float32": ""},
-        inert=when("engine.dtype", "float32", note=" anyway"),
     )
     grad_dtype: str = setting(
         "same",
         "data type in which gradients are accumulated over micro-batches",
         choices={"same": "as dtype", "float32": "2 bytes per weight more than in bfloat16"},
-        inert=when("engine.dtype", "float32", note=" anyway"),
     )
     num_threads: int | str = setting(
         AUTO,
@@ -221,7 +174,6 @@ class EngineConfig:
         "compile the learner's decoder layers, and what follows the logits of a plain linear head, with "
         "torch.compile: norms, activations and sums in fewer kernels; each process's first step takes 20 s longer on "
         "an H100 (0.5 B weights), minutes on a CPU",
-        is_option=True,
     )
     row_layout: str = setting(
         "auto",
@@ -247,12 +199,10 @@ class EngineConfig:
         "keep optimizer states and master weights in host memory except during updates, and weights too while other "
         "agents have their turn",
         identity=False,
-        inert=when("engine.device", "cpu", note=", which uses host memory anyway"),
     )
     deterministic: bool = setting(
         False,
         "use deterministic CUDA kernels where they exist, which are slower; replays must then be bitwise equal",
-        inert=when("engine.device", "cpu", note=", which is deterministic anyway"),
     )
     speedups: bool = setting(
         True,
@@ -267,15 +217,6 @@ class EngineConfig:
 
 
 _NOT_RAY = unless("placement.kind", "ray")
-
-
-def _why_no_default_ranks(_: Any, config: Any) -> str | None:
-    has_own = [agent.num_ranks is not None for agent in config.pair.agents.values()]
-    return "every agent has its own num_ranks" if all(has_own) else None
-
-
-def _why_alone(_: Any, config: Any) -> str | None:
-    return "one agent has no partner to share devices with" if len(config.pair.agents) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -307,7 +248,6 @@ class PlacementConfig:
         "ranks (processes) per agent; several ranks split the problems for sampling and train with DeepSpeed. auto: "
         "split total_ranks among the agents by what a step costs each; an agent that trains alone gets half",
         identity=False,
-        inert=_why_no_default_ranks,
     )
     total_ranks: int | None = setting(
         None,
@@ -315,12 +255,12 @@ class PlacementConfig:
         at_least=1,
         at_most=4096,
         identity=False,
-        inert=either(_why_no_default_ranks, unless("placement.num_ranks", AUTO, note=", not auto")),
+        inert=unless("placement.num_ranks", AUTO),
     )
     colocated: bool = setting(
         False,
         "all agents share the same devices, one at a time",
         identity=False,
-        inert=either(_NOT_RAY, _why_alone),
+        inert=_NOT_RAY,
     )
     ray: RayConfig = setting(RayConfig, "Ray cluster", identity=False, inert=_NOT_RAY)

@@ -36,8 +36,6 @@ class Declaration:
         contains: placeholder that a text must contain; empty: any text.
         remedy: hint added to the error message for a value out of range.
         identity: False if the field changes no result and is not part of the experiment's id.
-        is_option: whether the default turns it off. It is part of the id only with another value, so that a field which
-            is added to the schema leaves the ids of results that exist.
         inert: returns why the field cannot take effect in a configuration, or None.
     """
 
@@ -50,13 +48,12 @@ class Declaration:
     contains: str = ""
     remedy: str = ""
     identity: bool = True
-    is_option: bool = False
     inert: Inert | None = None
 
     @property
     def is_bounded(self) -> bool:
         """Whether it is a number with a range."""
-        return not self.at_least is self.above is self.at_most is None
+        return any(bound is not None for bound in (self.at_least, self.above, self.at_most))
 
     @property
     def expected(self) -> str:
@@ -80,13 +77,14 @@ class Declaration:
         Raises:
             ConfigError: the value is not allowed; the message begins with `name`.
         """
-        if value is None or not (self.choices or self.contains or self.is_bounded):
+        if value is None:
             return
+        is_right = True
         if self.choices:
             is_right = value in self.choices
         elif self.contains:
             is_right = self.contains in value
-        else:
+        elif self.is_bounded:
             minimum = -math.inf if self.at_least is None else self.at_least
             is_above = value >= minimum if self.above is None else value > self.above
             is_right = is_above and value <= (math.inf if self.at_most is None else self.at_most) and value < math.inf
@@ -107,14 +105,11 @@ def setting(
     contains: str = "",
     remedy: str = "",
     identity: bool = True,
-    is_option: bool = False,
     inert: Inert | None = None,
 ) -> Any:
     """A dataclass field with its declaration. A callable default (`dict`, a section) is used as a factory."""
     meanings = choices if isinstance(choices, Mapping) else dict.fromkeys(choices, "")
-    declared = Declaration(
-        about, unit, meanings, at_least, above, at_most, contains, remedy, identity, is_option, inert
-    )
+    declared = Declaration(about, unit, meanings, at_least, above, at_most, contains, remedy, identity, inert)
     kind = "default_factory" if callable(default) else "default"
     return dataclasses.field(**{kind: default}, metadata={KEY: declared})
 
@@ -194,13 +189,10 @@ def fields_of(config: Any) -> Iterator[Field]:
 
 def _walk(section: Any, config: Any, prefix: str, is_identity: bool, inert: str | None) -> Iterator[Field]:
     for section_field in dataclasses.fields(section):
-        declared, value, name = (
-            declaration(section_field),
-            getattr(section, section_field.name),
-            f"{prefix}{section_field.name}",
-        )
+        declared, value = declaration(section_field), getattr(section, section_field.name)
         reason = inert or (declared.inert(section, config) if declared.inert is not None else None)
         is_default = value == _default(section_field)
+        name = f"{prefix}{section_field.name}"
         yield from _expand(value, config, name, declared, is_identity and declared.identity, reason, is_default)
 
 
@@ -265,12 +257,8 @@ def schema_fields(schema: type[Any], prefix: str = "", is_identity: bool = True)
                 yield SchemaField(name, "section or null", "null", declared, counts)
             yield from schema_fields(section, f"{name}.", counts)  # type: ignore[arg-type]
             continue
-        default = (
-            schema_field.default_factory()
-            if schema_field.default_factory is not dataclasses.MISSING
-            else schema_field.default
-        )
-        yield SchemaField(name, _kind(kinds[schema_field.name]), _as_yaml(default), declared, counts)
+        default = _as_yaml(_default(schema_field))
+        yield SchemaField(name, _kind(kinds[schema_field.name]), default, declared, counts)
 
 
 def options(kind: Any) -> tuple[Any, ...]:

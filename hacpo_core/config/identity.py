@@ -20,14 +20,9 @@ def inert_fields(config: ExperimentConfig) -> dict[str, str]:
 def identity_fields(config: ExperimentConfig) -> dict[str, Any]:
     """Fields by dotted name that can change this run's results.
 
-    An option that is off is left out. Model folders and data files enter the id by the digests of their contents, not
-    by their paths.
+    Model folders and data files enter the id by the digests of their contents, not by their paths.
     """
-    return {
-        field.name: field.value
-        for field in fields_of(config)
-        if field.is_identity and field.inert is None and not (field.declared.is_option and field.is_default)
-    }
+    return {field.name: field.value for field in fields_of(config) if field.is_identity and field.inert is None}
 
 
 def experiment_id(config: ExperimentConfig, fingerprints: Mapping[str, str]) -> str:

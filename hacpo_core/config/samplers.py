@@ -76,8 +76,6 @@ class SamplerKind(ABC):
     """configuration field of `gpu_share`, for messages"""
     num_gpus_field: ClassVar[str] = "engine.sampler_options.num_gpus"
     """configuration field of `gpus_per_process`, for messages"""
-    max_tokens_field: ClassVar[str] = "engine.sampler_options.max_tokens"
-    """configuration field of `max_sequence`, for messages"""
 
     def why_unfit(self, config: ExperimentConfig) -> str | None:
         """Why it cannot work in this configuration, as "field: got ..., expected ...; remedy"; None if it can."""

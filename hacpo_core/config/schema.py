@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from hacpo_core.config.agents import PairConfig
+from hacpo_core.config.agents import TeamConfig
 from hacpo_core.config.engine import EngineConfig, PlacementConfig
 from hacpo_core.config.fields import setting, when
 from hacpo_core.config.problems import DataConfig, EvaluateConfig, RewardConfig, VerifierConfig
@@ -71,15 +71,12 @@ class RolloutConfig:
         at_most=1e3,
     )
     top_p: float = setting(1.0, "cumulative probability of nucleus sampling", above=0, at_most=1)
-    top_k: int = setting(
-        0, "number of likeliest tokens that may be sampled; 0: all", at_least=0, at_most=1e9, is_option=True
-    )
+    top_k: int = setting(0, "number of likeliest tokens that may be sampled; 0: all", at_least=0, at_most=1e9)
     min_p: float = setting(
         0.0,
         "smallest probability that may be sampled, as a share of the likeliest token's",
         at_least=0,
         at_most=1,
-        is_option=True,
     )
     max_prompt_tokens: int = setting(
         1024, "longest prompt; problems with longer ones are dropped and counted", unit="tokens", at_least=1
@@ -104,9 +101,7 @@ class RolloutConfig:
 class StopConfig:
     """An earlier end of the training, when the accuracy has stopped rising."""
 
-    metric: str | None = setting(
-        None, "benchmark of evaluate.during whose mean over agents decides; null: never", is_option=True
-    )
+    metric: str | None = setting(None, "benchmark of evaluate.during whose mean over agents decides; null: never")
     patience: int = setting(
         3,
         "evaluations in a row without a new best accuracy that end the training",
@@ -223,13 +218,6 @@ class RuntimeConfig:
             "direct": "as function calls, one agent after another",
         },
     )
-    phase_retries: int = setting(
-        2,
-        "retries of a failed phase (none after a configuration or data error)",
-        at_least=0,
-        at_most=100,
-    )
-    retry_delay_s: float = setting(1.0, "wait before a retry", unit="s", at_least=0, at_most=3600)
 
 
 @dataclass(frozen=True)
@@ -257,7 +245,7 @@ class ExperimentConfig:
             "responses, else recomputed",
         },
     )
-    pair: PairConfig = setting(PairConfig, "agents that train together")
+    pair: TeamConfig = setting(TeamConfig, "agents that train together")
     method: MethodConfig = setting(MethodConfig, "algorithm")
     retokenize: RetokenizeConfig = setting(RetokenizeConfig, "conversion between tokenizers")
     rollout: RolloutConfig = setting(RolloutConfig, "sampling during training")
@@ -272,7 +260,7 @@ class ExperimentConfig:
     checkpoint: CheckpointConfig = setting(CheckpointConfig, "checkpoints", identity=False)
     diagnostics: DiagnosticsConfig = setting(DiagnosticsConfig, "additional measurements", identity=False)
     tracking: TrackingConfig = setting(TrackingConfig, "MLflow", identity=False)
-    runtime: RuntimeConfig = setting(RuntimeConfig, "folders, runner, retries", identity=False)
+    runtime: RuntimeConfig = setting(RuntimeConfig, "folder, runner", identity=False)
 
 
 def as_dict(config: Any) -> dict[str, Any]:

@@ -8,8 +8,7 @@ import inspect
 from collections.abc import Collection
 from typing import TypeVar
 
-from hacpo_core.config.misfits import did_you_mean
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, did_you_mean
 
 _Base = TypeVar("_Base")
 

@@ -55,7 +55,7 @@ def load_training(config: DataConfig) -> TrainingData:
         if len(config.train) > 1:
             problems = [replace(problem, id=f"{name}/{problem.id}") for problem in problems]
         num_held = round(config.development_share * len(problems))
-        order = generator(config.development_seed, "development", name).permutation(len(problems))
+        order = generator(0, "development", name).permutation(len(problems))
         held_positions = set(order[:num_held].tolist())
         sets[name] = [problem for place, problem in enumerate(problems) if place not in held_positions]
         development += [problem for place, problem in enumerate(problems) if place in held_positions]

@@ -33,12 +33,12 @@ def check_prompts(
     Raises:
         DataError: some prompts are too long; the message counts them and names the longest.
     """
-    limits = length_limits(folder, trust_remote_code=config.pair.agents[agent.name].trust_remote_code)
+    limits = length_limits(folder)
     whole, remedy = limits.hard, "use a model with more positions"
     sampler = sampler_of(config.engine)
     of_sampler = sampler.max_sequence(config)
     if of_sampler is not None and (whole is None or of_sampler < whole):
-        whole, remedy = of_sampler, f"raise {sampler.max_tokens_field}={of_sampler}"
+        whole, remedy = of_sampler, f"let {sampler.title} take more than {of_sampler} tokens"
     for benchmark in benchmarks:
         response = benchmark.config.max_response_tokens or config.evaluate.max_response_tokens
         agent.render(benchmark.problems)

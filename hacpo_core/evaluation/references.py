@@ -90,8 +90,7 @@ def _places_to_score(
     solutions: Sequence[Sequence[int]],
 ) -> list[int]:
     """Positions of the problems whose solution is scored; a warning counts the others."""
-    trusts = experiment.config.pair.agents[agent].trust_remote_code
-    limits = length_limits(experiment.placement.folder(agent), trust_remote_code=trusts)
+    limits = length_limits(experiment.placement.folder(agent))
     room = min([limit for limit in (limits.positions, limits.hard) if limit is not None], default=math.inf)
     filled = [place for place, ids in enumerate(solutions) if len(ids)]
     fitting_places = [place for place in filled if len(prompts[place]) + len(solutions[place]) <= room]

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow
 
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of
+from hacpo_core.config.problems import REASONING_END
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.metrics import bits_per_byte, estimates
@@ -40,6 +41,9 @@ from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.records import AnswerStyle, PhaseCost, SamplingLimits
 from hacpo_core.responses import Verdicts
 
+SHARD_PROBLEMS = 256
+"""problems whose responses are committed together"""
+
 
 def start_evaluation(
     experiment: Experiment, step: int, agent: str, benchmark: Benchmark, runner: Runner, *, after: Sequence[Handle] = ()
@@ -51,7 +55,7 @@ def start_evaluation(
     """
     if experiment.ledger.store.is_intact(step, result_phase(benchmark.name, agent)):
         return None
-    shards = _shards(len(benchmark.problems), experiment.config.evaluate.shard_problems)
+    shards = _shards(len(benchmark.problems), SHARD_PROBLEMS)
     for n, shard in enumerate(shards):
         handle = runner.start(
             Phase(shard_kind(benchmark.name, shard), step, agent),
@@ -115,7 +119,7 @@ def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
     verifier = config.verifier
     verification: list[str] = [verifier.equality, _style(config, benchmark)]
     if verifier.answer_after_reasoning != "none":  # without, digests are those of evaluations before there was a choice
-        verification += [verifier.answer_after_reasoning, verifier.reasoning_end]
+        verification += [verifier.answer_after_reasoning, REASONING_END]
     limits = {
         name: value for name, value in asdict(_limits(config, benchmark.config)).items() if name in _EVALUATION_LIMITS
     }

@@ -329,7 +329,6 @@ class Builder(Seam):
         "before the first update; m of stepwise bounds counts on",
         at_least=1,
         at_most=1000,
-        is_option=True,
     )
 
     @property
@@ -566,7 +565,6 @@ class Objective(Seam):
         "the weight that is adapted first (an agent's first update, before which nothing is measured, has no bonus)",
         at_least=0,
         at_most=1e6,
-        is_option=True,
     )
     entropy_target: float | None = setting(
         None,
@@ -575,7 +573,6 @@ class Objective(Seam):
         unit="nats",
         at_least=0,
         at_most=100,
-        is_option=True,
     )
     entropy_step: float = setting(
         0.005,
@@ -597,7 +594,6 @@ class Objective(Seam):
         "forward pass per update",
         above=0,
         at_most=1,
-        is_option=True,
         inert=lambda objective, _: None if objective.weighs_tokens else f"{objective.name} has no terms per token",
     )
 
@@ -610,7 +606,6 @@ class Objective(Seam):
             "all": "every cut row (TRL's mask_truncated_completions, DAPO's overlong filtering)",
             "positive": "cut rows with a positive advantage, so that nothing rewards an answer without its end",
         },
-        is_option=True,
     )
 
     correction: str = setting(

@@ -247,8 +247,7 @@ RULES: Mapping[str, Rule] = {
             "responses_unscored",
             ("reward/unscored_share",),
             f"{MAX_UNSCORED_SHARE:.0%} or more of the responses are unscored {_ROW}",
-            "read the reasons on the page of responses; raise verifier.timeout_s, verifier.memory_mb or "
-            "reward.timeout_s",
+            "read the reasons on the page of responses; raise verifier.timeout_s or reward.timeout_s",
             _why_responses_unscored,
         ),
         Rule(

@@ -66,6 +66,6 @@ def check_scored(
             f"{place}: {num_unscored} of {total} responses are unscored, expected not all and at most "
             f"verifier.max_unscored_fraction={max_fraction} of them (first reason: "
             f"{next(filter(None, verdicts.reason), 'none given')}); resume to try again, fix the reward function, or "
-            "start a new experiment with a larger verifier.timeout_s, verifier.memory_mb or reward.timeout_s"
+            "start a new experiment with a larger verifier.timeout_s or reward.timeout_s"
         )
     return num_own

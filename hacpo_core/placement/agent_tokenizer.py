@@ -50,9 +50,7 @@ class AgentTokenizer:
         arguments = config.chat_template_kwargs
         self.template_arguments = {key: value for key, value in arguments.items() if value is not None}
         try:
-            self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(
-                initial, chat_template=config.chat_template, trust_remote_code=config.trust_remote_code
-            )
+            self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(initial, chat_template=config.chat_template)
             self.eos_ids = eos_ids(initial, self.tokenizer)
             check_template_arguments(self.tokenizer, self.template_arguments, agent=name)
             check_generation_prompt(self.tokenizer, arguments=self.template_arguments)

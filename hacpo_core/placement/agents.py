@@ -105,7 +105,7 @@ class Agent:
             version: of these weights.
         """
         name = tokens.name
-        agent, engine = config.pair.agents[name], config.engine
+        engine = config.engine
         use_expandable_segments(engine)
         torch.set_num_threads(num_threads(config))
         use_speedups(engine.speedups)
@@ -117,7 +117,7 @@ class Agent:
         self.initial = initial
 
         def load(path: Path) -> PreTrainedModel:
-            return load_model(path, dtype=engine.dtype, device=engine.device, trust_remote_code=agent.trust_remote_code)
+            return load_model(path, dtype=engine.dtype, device=engine.device)
 
         try:
             self.model = load(initial if engine.lora.rank > 0 else folder)

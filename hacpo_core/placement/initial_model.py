@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from hacpo_core.columns import TokenRows
     from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 
+MAX_TOKENS = 4096
+"""most tokens of a warm-up's example, prompt and solution together"""
 RECIPE_VERSION = 2
 """Raise it when the same inputs would give a different warmed-up model, so that old caches are not used."""
 MARKER_FILE = "warm_up.json"
@@ -201,14 +203,13 @@ class InitialModel:
 
         agent, warm_up = self.agent, self.agent.warm_up
         assert warm_up is not None, "the caller has checked"
-        trust = agent.trust_remote_code
         model = weak = None
         unfinished = folder.with_name(f".{folder.name}.unfinished")
         try:
             tokens = AgentTokenizer(self.name, agent, initial=base, stops_at_turn_end=self.stops_at_turn_end)
             with _repeatable(self.device, 1 if agent.tiny is not None else self.num_threads):
                 use_speedups(self.speedups)
-                model = load_model(base, device=self.device, trust_remote_code=trust)
+                model = load_model(base, device=self.device)
                 check_vocabulary(model, tokens.tokenizer, agent=self.name)
                 if warm_up.kind == "weak_driven":
                     weak = self._weak_model(model, tokens.tokenizer)
@@ -231,10 +232,10 @@ class InitialModel:
         from hacpo_core.engines.models.loading import load_model, load_tokenizer
 
         assert self.agent.warm_up is not None, "the caller has checked"
-        folder, trust = find_weak_model(self.agent.warm_up.weak, agent=self.name), self.agent.trust_remote_code
-        weak = load_model(folder, device=self.device, trust_remote_code=trust).requires_grad_(False)
+        folder = find_weak_model(self.agent.warm_up.weak, agent=self.name)
+        weak = load_model(folder, device=self.device).requires_grad_(False)
         sizes = [model.config.get_text_config().vocab_size for model in (strong, weak)]
-        weak_tokenizer = load_tokenizer(folder, trust_remote_code=trust)
+        weak_tokenizer = load_tokenizer(folder)
         vocabularies = [tokenizer.get_vocab(), weak_tokenizer.get_vocab()]
         if sizes[0] != sizes[1] or vocabularies[0] != vocabularies[1]:
             raise ModelError(
@@ -250,14 +251,13 @@ class InitialModel:
         assert warm_up is not None, "the caller has checked"
         solutions = read_solutions(self.field, warm_up, self.data_dir)
         rows = solution_rows(tokens.tokenizer, solutions, end_id=tokens.end_id, arguments=tokens.template_arguments)
-        limit = warm_up.max_tokens if positions is None else min(warm_up.max_tokens, positions)
+        limit = MAX_TOKENS if positions is None else min(MAX_TOKENS, positions)
         fitting_rows = [row for row, length in enumerate(rows.lengths_B.tolist()) if length <= limit]
         num_left_out = len(rows) - len(fitting_rows)
         if not fitting_rows:
             raise DataError(
-                f"{self.field}.max_tokens: all {len(rows)} examples have more than {limit} tokens, the smaller of "
-                f"max_tokens ({warm_up.max_tokens}) and the model's positions ({positions}); raise it, or use shorter "
-                "ones"
+                f"{self.field}: all {len(rows)} examples have more than {limit} tokens, the smaller of {MAX_TOKENS} "
+                f"and the model's positions ({positions}); use shorter ones"
             )
         if num_left_out:
             message = "%s: left out %d of %d examples with more than %d tokens"

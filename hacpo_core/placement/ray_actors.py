@@ -28,6 +28,7 @@ import torch.distributed
 from hacpo_core.columns import Ragged
 from hacpo_core.config import EngineConfig, ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
+from hacpo_core.config.engine import RANKS_LIMIT_S, START_LIMIT_S
 from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.models.folders import find_model, is_gguf
@@ -138,7 +139,7 @@ def join_ranks(meeting_point: str, rank: int, ranks: int, engine: EngineConfig) 
         init_method=meeting_point,
         rank=rank,
         world_size=ranks,
-        timeout=timedelta(seconds=engine.deepspeed.timeout_s),
+        timeout=timedelta(seconds=RANKS_LIMIT_S),
     )
 
 
@@ -305,10 +306,10 @@ class RayPlacement(Placement):
         groups = {agent: placement_group([bundle] * count, strategy="PACK") for agent, count in counts.items()}
         self.groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
         for agent, group in groups.items():
-            if not group.wait(timeout_s := config.engine.start_limit_s):
+            if not group.wait(START_LIMIT_S):
                 raise EngineError(
-                    f"placement: Ray could not reserve {counts[agent]} x {bundle} within {timeout_s:g} s; wait until "
-                    "the cluster is less busy, or raise engine.start_limit_s"
+                    f"placement: Ray could not reserve {counts[agent]} x {bundle} within {START_LIMIT_S:g} s; wait "
+                    "until the cluster is less busy"
                 )
 
     def _load(self, name: str, checkpoint: Checkpoint | None) -> RemoteAgent:
@@ -332,7 +333,7 @@ class RayPlacement(Placement):
         agent = RemoteAgent(name, actors, version=0)
         try:
             placed = [actor.process.remote() for actor in actors]
-            late = ray.wait(placed, num_returns=ranks, timeout=config.engine.start_limit_s)[1]
+            late = ray.wait(placed, num_returns=ranks, timeout=START_LIMIT_S)[1]
             if late:
                 raise EngineError(f"agent {name}: {len(late)} of {ranks} processes did not start; see Ray's log")
             pids = gather(placed, what=f"agent {name}")
@@ -388,7 +389,7 @@ def start_ray(config: ExperimentConfig, **options: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 would give agents the lowest priority
-    address, timeout_s = config.placement.ray.address, config.engine.start_limit_s
+    address, timeout_s = config.placement.ray.address, START_LIMIT_S
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
@@ -444,7 +445,7 @@ def _probe(address: str, timeout_s: float) -> None:
     except subprocess.TimeoutExpired as error:
         raise EngineError(
             f"placement.ray.address: this machine could not join the cluster at {address} within {timeout_s:g} s; "
-            f"{_REMEDY}, or raise engine.start_limit_s"
+            f"{_REMEDY}"
         ) from error
     if join.returncode:
         last_line = (join.stderr.strip().splitlines() or [f"exit code {join.returncode}"])[-1]

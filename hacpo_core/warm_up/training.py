@@ -37,6 +37,13 @@ from hacpo_core.seeds import generator
 
 SAVE_EVERY_S = 120.0
 """seconds between saves of an unfinished warm-up"""
+MICRO_BATCH_TOKENS = 8192
+"""most tokens, padding included, in one forward and backward pass"""
+MIX = 0.5
+"""lambda of WMSS: share of the model's own logits in the mixed logits"""
+GAIN_WEIGHT, ENTROPY_WEIGHT, LOSS_WEIGHT = 0.2, 0.5, 0.3
+"""alpha, beta, gamma of WMSS: an example is drawn in proportion to alpha [-dH]+ + beta H + gamma [dH]+, H the mean
+entropy of its solution's tokens, dH the increase in H since the weak checkpoint"""
 _CHUNK_MB = 64
 _log = logging.getLogger(__name__)
 
@@ -84,11 +91,9 @@ def train(
         order_SB = shuffled_epochs(len(rows), config)
     else:
         strong_B, weak_B = (
-            _mean_entropies(scorer, rows, max_tokens=config.micro_batch_tokens) for scorer in (head, weak_head)
+            _mean_entropies(scorer, rows, max_tokens=MICRO_BATCH_TOKENS) for scorer in (head, weak_head)
         )
-        weight_B = example_weights(
-            strong_B, weak_B, gain=config.gain_weight, entropy=config.entropy_weight, loss=config.loss_weight
-        )
+        weight_B = example_weights(strong_B, weak_B, gain=GAIN_WEIGHT, entropy=ENTROPY_WEIGHT, loss=LOSS_WEIGHT)
         order_SB, entropies = draws(weight_B.numpy(), config), (float(strong_B.mean()), float(weak_B.mean()))
     settings = OptimizerConfig(
         learning_rate=config.learning_rate, schedule="cosine", warmup_updates=config.num_steps // 10
@@ -122,7 +127,7 @@ def _accumulate(head: ScoringHead, weak: ScoringHead | None, rows: TokenRows, co
     """Add the gradient of the rows' mean token loss to the model's; returns that loss."""
     num_tokens = len(rows.responses.value_N)
     total = 0.0
-    for forward in forward_passes(rows, layout="padded", max_tokens=config.micro_batch_tokens):
+    for forward in forward_passes(rows, layout="padded", max_tokens=MICRO_BATCH_TOKENS):
         here = forward.to(head.model.device)
         logits_NV = head.logits(here)
         if weak is None:
@@ -130,7 +135,7 @@ def _accumulate(head: ScoringHead, weak: ScoringHead | None, rows: TokenRows, co
         else:
             with torch.no_grad():
                 weak_NV = weak.logits(here)
-            loss_N = fused_cross_entropy(logits_NV, weak_NV, here.target_N, mix=config.mix)
+            loss_N = fused_cross_entropy(logits_NV, weak_NV, here.target_N, mix=MIX)
         loss = loss_N.sum() / num_tokens
         loss.backward()
         total += float(loss.detach())

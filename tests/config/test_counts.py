@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from flows.planning.compose import compose
-from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig, VllmConfig
+from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PlacementConfig, TeamConfig, VllmConfig
 from hacpo_core.config.counts import (
     num_minibatches,
     num_processes,
@@ -47,7 +47,7 @@ def test_counts_are_shared_out_by_largest_remainder(
 def test_gpus_are_held_for_all_agents_that_do_not_take_turns(
     placement: PlacementConfig, processes: int, device: str, gpus: int
 ) -> None:
-    pair = PairConfig("pair", {"a": AgentConfig(path="a"), "b": AgentConfig(path="b", num_ranks=3)})
+    pair = TeamConfig("pair", {"a": AgentConfig(path="a"), "b": AgentConfig(path="b", num_ranks=3)})
     engine = EngineConfig(device=device, sampler="vllm", vllm=VllmConfig("own", tensor_parallel_size=2))
     config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=engine, placement=placement)
     assert (num_processes(config), occupied_gpus(config)) == (processes, gpus * processes)

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.config.fields import Field, fields_of
-from hacpo_core.config.identity import inert_fields
-from hacpo_core.errors import ConfigError, VerificationError
+from hacpo_core.errors import ConfigError
 from hacpo_core.phases.runner import DirectRunner
 
 SHORT = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]")
@@ -72,22 +70,12 @@ def test_fields_without_effect_change_no_weight(method: str, small_plan: Callabl
     planned = small_plan(method, *SHORT, *CASES[method])
     inert = [field for field in fields_of(planned.config) if field.inert is not None]
     values = {field.name: other_value(field) for field in inert}
-    assert sum(values[field.name] != field.value for field in inert) > 20
+    assert sum(values[field.name] != field.value for field in inert) > 10
     other = plan(with_values(planned.config, values))
     assert other.id == planned.id
     other = dataclasses.replace(other, root=tmp_path / "other" / other.id)
     digests = [run_experiment(each, DirectRunner()).digests for each in (planned, other)]
     assert digests[0] == digests[1]
-
-
-@pytest.mark.slow
-def test_share_of_unscored_responses_counts_for_a_function_of_ones_own(small_plan: Callable[..., Plan]) -> None:
-    # brevity leaves some responses unscored, whatever the verifier does
-    words = (*SHORT, *OWN_REWARD)
-    assert "verifier.max_unscored_fraction" not in inert_fields(compose("tiny", "gspo", overrides=OWN_REWARD))
-    with pytest.raises(VerificationError, match=r"are unscored, expected not all and at most .*=0\.01"):
-        run_experiment(small_plan("gspo", *words, "verifier.max_unscored_fraction=0.01"), DirectRunner())
-    run_experiment(small_plan("gspo", *words, "verifier.max_unscored_fraction=1"), DirectRunner())
 
 
 WITHOUT_EFFECT_HERE = {

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from flows.planning.compose import compose
-from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig, RayConfig
+from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PlacementConfig, RayConfig, TeamConfig
 from hacpo_core.config import threads as threads_module
 from hacpo_core.config.threads import SLOTS, num_threads, usable_cores
 from hacpo_core.errors import ConfigError
 
-PAIR = PairConfig(agents={"a": AgentConfig(path="/a"), "b": AgentConfig(path="/b")})
+PAIR = TeamConfig(agents={"a": AgentConfig(path="/a"), "b": AgentConfig(path="/b")})
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,7 @@ evaluate: {{every: 0, during: [], final: []}}
 checkpoint: {{every: 10}}
 diagnostics: {{every: 5}}
 tracking: {{enabled: false}}
-runtime: {{runner: direct, retry_delay_s: 0.0}}
+runtime: {{runner: direct}}
 """
 
 

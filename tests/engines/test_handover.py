@@ -177,7 +177,8 @@ def test_weights_are_handed_over_once_for_an_evaluation_whatever_its_shards(
     SleepingSampler.events = Counter()
     monkeypatch.setattr(transformers_sampler, "TransformersSampler", SleepingSampler)
     words = ("train.num_steps=2", "evaluate.every=1", "evaluate.final=[dev]", "evaluate.benchmarks.dev.limit=32")
-    planned = small_plan("hacpo", *words, "old_logprobs=sampler", f"evaluate.shard_problems={shard_problems}")
+    monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", shard_problems)
+    planned = small_plan("hacpo", *words, "old_logprobs=sampler")
     run_experiment(planned, DirectRunner())
     # An evaluation before training, after step 1 and after step 2; a rollout in both steps; by each of two agents,
     # which share a device, so that each occasion begins with an agent that slept.

@@ -170,11 +170,12 @@ def test_interrupted_evaluation_goes_on_with_the_same_bits(
 
 
 def test_solutions_of_other_shards_have_the_same_bits(
-    small_plan: Callable[..., Plan], solved: Path, tmp_path: Path
+    small_plan: Callable[..., Plan], solved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = evaluated(small_plan("hacpo", *words(solved), runs_dir=tmp_path / "whole"))
     counting = Counting()
-    cut = evaluated(small_plan("hacpo", *words(solved, "evaluate.shard_problems=4")), counting)
+    monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", 4)
+    cut = evaluated(small_plan("hacpo", *words(solved)), counting)
     assert counting.kinds == ["answer.test.0-4", "answer.test.4-6", "score.test", "evaluate.test"] * 2
     assert cut["qwen"].bits_per_byte == whole["qwen"].bits_per_byte
 

@@ -57,10 +57,13 @@ def evaluated(planned: Plan, runner: DirectRunner | None = None) -> pd.DataFrame
     return read_responses(planned.root, step=0, benchmark="test", agent="qwen")
 
 
-def test_responses_are_the_same_in_any_shards(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_responses_are_the_same_in_any_shards(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = evaluated(small_plan("hacpo", *SAMPLED, runs_dir=tmp_path / "whole"))
     counting = Counting()
-    cut = small_plan("hacpo", *SAMPLED, "evaluate.shard_problems=4", runs_dir=tmp_path / "cut")
+    monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", 4)
+    cut = small_plan("hacpo", *SAMPLED, runs_dir=tmp_path / "cut")
     pd.testing.assert_frame_equal(evaluated(cut, counting), whole)
     assert counting.kinds == ["answer.test.0-4", "answer.test.4-8", "answer.test.8-10", "evaluate.test"]
     assert whole["sample"].tolist() == [0, 1, 2] * 10
@@ -71,9 +74,9 @@ def test_responses_are_the_same_in_any_shards(small_plan: Callable[..., Plan], t
 def test_interrupted_evaluation_goes_on_after_its_last_shard(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = (*SAMPLED, "evaluate.shard_problems=4")
-    expected = evaluated(small_plan("hacpo", *words, runs_dir=tmp_path / "reference"))
-    broken = small_plan("hacpo", *words)
+    monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", 4)
+    expected = evaluated(small_plan("hacpo", *SAMPLED, runs_dir=tmp_path / "reference"))
+    broken = small_plan("hacpo", *SAMPLED)
     with pytest.raises(KeyboardInterrupt):
         evaluated(broken, Counting(stop_at="answer.test.8-10"))
     assert read_evaluations(broken.root).empty
@@ -91,8 +94,11 @@ def test_interrupted_evaluation_goes_on_after_its_last_shard(
     assert asked == [2], "a complete evaluation is not repeated"
 
 
-def test_damaged_shard_alone_is_answered_again(small_plan: Callable[..., Plan]) -> None:
-    planned = small_plan("hacpo", *SAMPLED, "evaluate.shard_problems=4")
+def test_damaged_shard_alone_is_answered_again(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", 4)
+    planned = small_plan("hacpo", *SAMPLED)
     expected = evaluated(planned)
     folder = planned.root / "steps" / "000000"
     (folder / "answer.test.4-8.qwen.parquet").write_bytes(b"torn")
@@ -166,7 +172,8 @@ def test_unscored_responses_of_all_shards_count_together(
             : len(texts)
         ]
 
-    words = ("evaluate.during=[]", "evaluate.final=[test]", "evaluate.shard_problems=1")
+    words = ("evaluate.during=[]", "evaluate.final=[test]")
+    monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", 1)
     monkeypatch.setattr(VerifierPool, "verify", verify)
     planned = small_plan("hacpo", *words, "verifier.max_unscored_fraction=0.1")  # 1 of 8
     with pytest.raises(VerificationError, match=r"step 0, qwen on test: 2 of 8 responses are unscored"):

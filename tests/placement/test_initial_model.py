@@ -124,7 +124,7 @@ def change_weights(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", ["strong", "weak", "file", "seed", "mix", "template", "chat_template"])
+@pytest.mark.parametrize("changed", ["strong", "weak", "file", "seed", "template", "chat_template"])
 def test_whatever_changes_the_model_gives_another_folder(changed: str, folder: Path) -> None:
     first, agent = make(folder), agent_of(folder)
     if changed in ("strong", "weak"):
@@ -134,7 +134,7 @@ def test_whatever_changes_the_model_gives_another_folder(changed: str, folder: P
     elif changed == "chat_template":
         agent = replace(agent, chat_template="{{ messages[-1].content }}=")
     else:
-        agent = agent_of(folder, **{changed: {"seed": 1, "mix": 1.0, "template": "{problem}="}[changed]})
+        agent = agent_of(folder, **{changed: {"seed": 1, "template": "{problem}="}[changed]})
     second = make(folder, agent)
     assert second != first
     assert not all(torch.equal(value, weights(second)[name]) for name, value in weights(first).items())
@@ -239,12 +239,6 @@ FAULTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], type[HacpoErro
         r"s.jsonl, line 1: field 'answer' is missing; the row has problem, solution",
     ),
     "no_row": (lambda folder: write_rows(folder), {}, DataError, r"s.jsonl has no rows"),
-    "too_long": (
-        lambda folder: None,
-        {"max_tokens": 3},
-        DataError,
-        r"warm_up.max_tokens: all 4 examples have more than 3 tokens.*raise it",
-    ),
 }
 
 
@@ -258,14 +252,20 @@ def test_fault_is_one_sentence_and_leaves_no_folder(fault: str, folder: Path) ->
     assert [path for path in folder.glob("models/*") if not path.name.startswith(".")] == []
 
 
-def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_examples_are_left_out_and_counted(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hacpo_core.placement.initial_model.MAX_TOKENS", 12)
     rows = [{"problem": "1", "solution": "1"}, {"problem": "1", "solution": "1+1+1+1+1+1+1+1"}]
     write_rows(folder, *rows)
     with caplog.at_level(logging.WARNING):
-        made = make(folder, agent_of(folder, max_tokens=12))
+        made = make(folder, agent_of(folder))
     assert "pair.agents.qwen.warm_up: left out 1 of 2 examples with more than 12 tokens" in caplog.text
     marker = json.loads((made / MARKER_FILE).read_text())
     assert (marker["num_examples"], marker["num_left_out"]) == (1, 1)
+    monkeypatch.setattr("hacpo_core.placement.initial_model.MAX_TOKENS", 3)
+    with pytest.raises(DataError, match=r"warm_up: all 2 examples have more than 3 tokens.*use shorter ones"):
+        make(folder, agent_of(folder, seed=5))
 
 
 @pytest.mark.parametrize(
@@ -277,9 +277,6 @@ def test_long_examples_are_left_out_and_counted(folder: Path, caplog: pytest.Log
         ),
         ("{source: file}", r"agents.qwen-tiny.warm_up.file: got none; set it to a JSONL or Parquet file"),
         ("{misconceptions: [0.5]}", r"warm_up.misconceptions: got \[0.5\], expected three probabilities"),
-        ("{weak: w, file: s, mix: 0}", r"warm_up.mix: got 0.0, expected a value in \(0, 1\]"),
-        ("{weak: w, file: s, mix: 1.5}", r"warm_up.mix: got 1.5, expected a value in \(0, 1\]"),
-        ("{weak: w, file: s, gain_weight: -1}", r"warm_up.gain_weight: got -1.0"),
         ("{weak: w, file: s, template: solve}", r"warm_up.template: got 'solve'; write \{problem\}"),
     ],
 )

@@ -32,6 +32,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
+from hacpo_core.config.engine import RANKS_LIMIT_S
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.deepspeed.settings import zero_settings
 from hacpo_core.engines.deepspeed.zero_state import ZeroState
@@ -154,9 +155,7 @@ class DeepspeedLearner(BaseLearner):
                 "engine.deepspeed.stage or offload; `hacpo doctor` checks whether DeepSpeed works here"
             ) from error
         # DeepSpeed clones the world's group without its timeout; ranks wait there while one writes a large checkpoint.
-        _set_pg_timeout(
-            timedelta(seconds=engine.deepspeed.timeout_s), deepspeed.utils.groups._get_data_parallel_group()
-        )
+        _set_pg_timeout(timedelta(seconds=RANKS_LIMIT_S), deepspeed.utils.groups._get_data_parallel_group())
         self._adamw.state.clear()
         self._state = ZeroState(self.trainable, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
         self.head = _EngineHead(self._deepspeed, scorer)

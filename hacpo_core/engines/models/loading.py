@@ -37,16 +37,14 @@ _SAMPLE = "Janet has 3 eggs, so\n$x = 3$."
 _log = logging.getLogger(__name__)
 
 
-def load_tokenizer(
-    folder: Path, *, chat_template: str | None = None, trust_remote_code: bool = False
-) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path, *, chat_template: str | None = None) -> PreTrainedTokenizerBase:
     """Tokenizer of a model folder; its pad token defaults to EOS.
 
     Raises:
         ModelError: the files cannot be read, or there is no EOS token.
     """
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"{folder}: the tokenizer cannot be loaded ({error}); save it again with transformers"
@@ -105,9 +103,7 @@ def use_deterministic_kernels() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def load_model(
-    folder: Path, *, dtype: str = "float32", device: str = "cpu", trust_remote_code: bool = False
-) -> PreTrainedModel:
+def load_model(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> PreTrainedModel:
     """A causal language model without dropout, from safetensors only.
 
     Raises:
@@ -117,13 +113,13 @@ def load_model(
     check_device(device)
     transformers_logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=getattr(torch, dtype),
             use_safetensors=True,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=False,
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -240,9 +236,9 @@ class LengthLimits:
     hard: int | None
 
 
-def length_limits(folder: Path, *, trust_remote_code: bool = False) -> LengthLimits:
+def length_limits(folder: Path) -> LengthLimits:
     """Limits of the model in a folder, whose weights are not read."""
-    text: Any = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code).get_text_config()
+    text: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
     positions: int | None = getattr(text, "max_position_embeddings", None)
     changing = [
         first

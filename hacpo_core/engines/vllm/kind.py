@@ -20,7 +20,6 @@ class VllmKind(SamplerKind):
     asleep_gib = 1.0  # an assumption
     memory_share_field = "engine.vllm.memory_share"
     num_gpus_field = "engine.vllm.tensor_parallel_size"
-    max_tokens_field = "engine.vllm.max_model_tokens"
 
     def why_unfit(self, config: ExperimentConfig) -> str | None:
         """Memory share, narrowed sampling, and what one process can hold."""
@@ -76,12 +75,11 @@ class VllmKind(SamplerKind):
 
     def max_sequence(self, config: ExperimentConfig) -> int:
         """What the engine is started for."""
-        return config.engine.vllm.max_model_tokens or longest_sequence(config)
+        return longest_sequence(config)
 
     def transfer_check(self, engine: EngineConfig) -> TransferCheck:
         """As configured."""
-        vllm = engine.vllm
-        return TransferCheck(vllm.sync_tokens, vllm.sync_tolerance, vllm.sync_bound, "engine.vllm.sync_tolerance")
+        return TransferCheck(tolerance=engine.vllm.sync_tolerance, field="engine.vllm.sync_tolerance")
 
     def open(
         self,
@@ -103,7 +101,6 @@ class VllmKind(SamplerKind):
             rollout=config.rollout,
             max_tokens=self.max_sequence(config),
             eos_ids=eos_ids,
-            trust_remote_code=config.pair.agents[agent].trust_remote_code,
         )
 
 

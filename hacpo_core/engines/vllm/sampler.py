@@ -29,6 +29,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hacpo_core.config import AUTO, EngineConfig, RolloutConfig
+from hacpo_core.config.engine import START_LIMIT_S
 from hacpo_core.engines.learning.allocator import plain_segments_in_children
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
@@ -127,7 +128,6 @@ class VllmSampler:
         rollout: RolloutConfig,
         max_tokens: int,
         eos_ids: Iterable[int],
-        trust_remote_code: bool = False,
     ) -> None:
         """Start an engine.
 
@@ -139,7 +139,6 @@ class VllmSampler:
             rollout: section of the configuration.
             max_tokens: longest prompt plus response.
             eos_ids: all ids that end a response.
-            trust_remote_code: run Python code from the model folder.
 
         Raises:
             EngineError: vLLM is not installed or cannot start; the message names the field to change.
@@ -157,7 +156,6 @@ class VllmSampler:
             "skip_tokenizer_init": True,
             "tokenizer_mode": _NO_TOKENIZER,
             "use_tqdm_on_load": False,
-            "trust_remote_code": trust_remote_code,
             "dtype": engine.dtype,
             "max_model_len": max_tokens,
             "max_num_seqs": rollout.batch_size,
@@ -165,7 +163,7 @@ class VllmSampler:
             "tensor_parallel_size": engine.vllm.tensor_parallel_size,
             "gpu_memory_utilization": engine.vllm.memory_share,
             "enforce_eager": engine.vllm.enforce_eager,
-            "enable_prefix_caching": engine.vllm.prefix_caching,
+            "enable_prefix_caching": True,
             "enable_sleep_mode": self._can_sleep,
             "worker_extension_cls": f"{__name__}.{WorkerExtension.__name__}",
         }
@@ -236,7 +234,7 @@ class VllmSampler:
         if prompt + response > self._max_tokens:
             raise EngineError(
                 f"a prompt of {prompt} tokens and a response of {response} exceed the {self._max_tokens} "
-                "tokens that vLLM was started for; raise engine.vllm.max_model_tokens"
+                "tokens that vLLM was started for; raise rollout.max_prompt_tokens or a response limit"
             )
         self._wake()
         stops = [*self._eos_ids, *sorted(stop_ids)]
@@ -366,7 +364,7 @@ def start_engine(options: dict[str, Any], engine: EngineConfig) -> Any:
     """Start vLLM with these options, in this process or in its own."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", str(int(engine.start_limit_s)))
+    os.environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", str(int(START_LIMIT_S)))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if engine.vllm.process == "own" else "0"
     if engine.device == "cpu":  # child processes use as many threads as this one, not bound to cores
         os.environ |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -445,7 +443,7 @@ def _remedy(message: str) -> str:
     if "initialization failed" in text:
         return f"see vLLM's log (under Ray: the actor's) for the cause; if memory is short, change {_FIELDS_OF_MEMORY}"
     if "max_model_len" in text or "max_position_embeddings" in text:
-        return "lower rollout.max_prompt_tokens, the response limits or engine.vllm.max_model_tokens"
+        return "lower rollout.max_prompt_tokens or the response limits"
     if "tensor_parallel" in text or "divisible" in text:
         return "set engine.vllm.tensor_parallel_size to a divisor of the model's attention heads"
     return "`hacpo doctor` checks whether vLLM works here; set VLLM_LOGGING_LEVEL=INFO to see vLLM's log"

@@ -48,7 +48,6 @@ class Distilled(CapabilityEstimator):
         "its teacher (ExOPD); other values than 1 need the initial model in memory",
         above=0,
         at_most=100,
-        is_option=True,
     )
     centres: bool = setting(
         True,
@@ -62,7 +61,6 @@ class Distilled(CapabilityEstimator):
     shows_answers: bool = setting(
         False,
         "the teacher's prompt also holds the shortest other right and wrong response of the learner's group (MOPD)",
-        is_option=True,
     )
     max_shown_tokens: int = setting(
         4096,

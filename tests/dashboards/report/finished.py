@@ -13,7 +13,7 @@ from flows.grids.planner import Cell, GridConfig, GridEntry, GridPlan, ReportCon
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import RESULT_FILE
-from hacpo_core.config import EngineConfig, PairConfig
+from hacpo_core.config import EngineConfig, TeamConfig
 from hacpo_core.evaluation.metrics import BITS_PER_BYTE, MetricEstimate, estimates
 from hacpo_core.evaluation.results import EvaluationResult, result_phase
 from hacpo_core.files import write_json
@@ -58,7 +58,7 @@ def finished(
     """
     words = [f"seed={seed}", f"train.num_steps={NUM_STEPS}", f"runtime.runs_dir={root}"]
     config = compose("tiny", method, overrides=[*words, f"tracking.enabled={str(is_tracked).lower()}"])
-    pair = PairConfig(name=config.pair.name, agents={name: config.pair.agents[name] for name in agents})
+    pair = TeamConfig(name=config.pair.name, agents={name: config.pair.agents[name] for name in agents})
     config = replace(config, pair=pair, engine=engine or config.engine)
     plan = Plan(f"{'+'.join(agents)}-{method}-s{seed}", config, root / f"{'+'.join(agents)}-{method}-s{seed}")
     plan.root.mkdir(parents=True)

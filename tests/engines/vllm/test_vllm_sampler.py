@@ -360,7 +360,7 @@ def test_narrowed_samples_are_the_likeliest_tokens_with_the_policys_log_probabil
         (VllmConfig(kv_cache_gb=1e4, enforce_eager=True), 80, "vLLM: the engine did not start: .*engine.vllm.kv_cache"),
         (VllmConfig(memory_share=1.0, enforce_eager=True), 80, "vLLM: the engine did not start: .*engine.vllm.memory"),
         (VllmConfig("own", kv_cache_gb=1e4, enforce_eager=True), 80, "vLLM: the engine did not start: .*kv_cache_gb"),
-        (VLLM, 4 * MAX_TOKENS, "vLLM: the engine did not start: .*engine.vllm.max_model_tokens"),
+        (VLLM, 4 * MAX_TOKENS, "vLLM: the engine did not start: .*lower rollout.max_prompt_tokens"),
         (
             VllmConfig(process="own", tensor_parallel_size=64),
             80,

@@ -134,7 +134,7 @@ def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(
     run_experiment(planned, DirectRunner())
     served = small_plan(
         *("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]"),
-        *("runtime.runner=prefect", "evaluate.shard_problems=3"),
+        "runtime.runner=prefect",
         runs_dir=runs_dir,
     )
     assert served.root == planned.root
@@ -145,7 +145,7 @@ def test_flow_runs_each_shard_as_a_gpu_task_and_leaves_a_table(
     try:
         done = hacpo("evaluate", planned.id, "--runs-dir", str(runs_dir))
         assert done.returncode == 0, done.stderr[-2000:]
-        shards = [f"step 1 · answer.test.{shard} · qwen" for shard in ("0-3", "3-6", "6-8")]
+        shards = [f"step 1 · answer.test.{shard} · qwen" for shard in ("0-8",)]
         tasks = tasks_of(record, f"{planned.id} · evaluate", *shards, "step 1 · evaluate.test · qwen")
         assert {name for name in tasks if "qwen" in name} == {*shards, "step 1 · evaluate.test · qwen"}
         assert tasks[shards[0]]["tags"] == ["gpu"]

@@ -19,9 +19,9 @@ from hacpo_core.config import (
     AgentConfig,
     EngineConfig,
     ExperimentConfig,
-    PairConfig,
     PlacementConfig,
     RayConfig,
+    TeamConfig,
     VllmConfig,
 )
 from hacpo_core.errors import EngineError
@@ -30,9 +30,9 @@ TRAIN = """
 import dataclasses, sys, time
 from pathlib import Path
 from flows.service import gpu_locks
-from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, PairConfig, PlacementConfig
+from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, TeamConfig, PlacementConfig
 gpu_locks.locks_folder = lambda: Path(sys.argv[1])
-pair = PairConfig("pair", {name: AgentConfig(path=name) for name in sys.argv[2].split(",")})
+pair = TeamConfig("pair", {name: AgentConfig(path=name) for name in sys.argv[2].split(",")})
 placement = PlacementConfig(kind="ray", num_ranks=4)
 config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=EngineConfig(device="cuda"), placement=placement)
 with gpu_locks.gpu_locks(config):
@@ -240,7 +240,7 @@ def test_cuda_sees_the_gpus_that_are_held_and_no_others(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     monkeypatch.setattr(gpu_locks, "locks_folder", lambda: tmp_path)
-    pair = PairConfig("pair", {"a": AgentConfig(path="a"), "b": AgentConfig(path="b")})
+    pair = TeamConfig("pair", {"a": AgentConfig(path="a"), "b": AgentConfig(path="b")})
     placement = placement or PlacementConfig()
     config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=engine, placement=placement)
     with gpu_locks.gpu_locks(config):

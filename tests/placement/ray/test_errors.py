@@ -15,7 +15,7 @@ import pytest
 from safetensors import SafetensorError
 
 from flows.planning.plans import Plan, models_dir
-from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, PairConfig
+from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, TeamConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from hacpo_core.placement.initial_model import InitialModel
 from tests.experiments_outcome import finish
@@ -107,7 +107,7 @@ def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
     config = small_plan("hacpo").config
     folder = InitialModel("qwen", config.pair.agents["qwen"], models_dir(config)).make()
     there = AgentConfig(path="qwen/tiny")
-    config = dataclasses.replace(config, pair=PairConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
+    config = dataclasses.replace(config, pair=TeamConfig(config.pair.name, {**config.pair.agents, "qwen": there}))
     monkeypatch.setattr(ray_actors, "find_model", lambda path, agent: {"qwen/tiny": folder}[path])
     assert ray_actors.Rank(config, "qwen", tmp_path / "snapshots" / "1", 0, 1).load(None, tmp_path, None) == 0
 
@@ -154,12 +154,14 @@ def test_cluster_that_cannot_be_reached_is_one_clear_error(
         finish(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
 
 
-def test_listener_that_never_speaks_is_given_up_after_the_timeout(small_plan: Callable[..., Plan]) -> None:
+def test_listener_that_never_speaks_is_given_up_after_the_timeout(
+    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hacpo_core.placement.ray_actors.START_LIMIT_S", 4.0)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        words = (f"placement.ray.address={address}", "engine.start_limit_s=4")
         with pytest.raises(EngineError, match=f"could not join the cluster at {address} within 4 s; start"):
-            finish(small_plan("hacpo", *RAY, *words))
+            finish(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
 
 
 def test_auto_is_the_cluster_that_was_noted_and_says_so_when_it_is_gone(

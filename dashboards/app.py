@@ -16,7 +16,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from dashboards.models.changes import version_of
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import Scheduling, connector
 from dashboards.pages.compare import compare_routes
@@ -27,7 +26,7 @@ from dashboards.pages.run import run_routes
 from dashboards.pages.runs import runs_routes
 from dashboards.pages.samples import problem_context, samples_routes
 from dashboards.security import Access, Guard
-from dashboards.site import Site, part
+from dashboards.site import Site, part, version_of
 from flows.service.schedule import Schedule
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,8 +21,7 @@ from dashboards import formats
 from dashboards.charts import CHART_SCRIPTS
 from dashboards.charts import STATIC as LOOK
 from dashboards.charts.charts import Chart
-from dashboards.charts.pictures import png, svg
-from dashboards.models.changes import Changes, version_of
+from dashboards.charts.pictures import svg
 from dashboards.models.grids.comparison import Comparison
 from dashboards.models.grids.verdicts import GridComparisons
 from dashboards.models.listing import Runs, UnknownError
@@ -77,17 +75,10 @@ class Site:
     responses: ResponseReader = field(default_factory=ResponseReader)
     comparisons: GridComparisons = field(default_factory=GridComparisons)
     _mlflow_experiment: str = ""
-    _changes: dict[str, Changes] = field(default_factory=dict)
-    _mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def message(self, error: Exception) -> str:
         """Text of an error, with paths relative to the runs folder: the page names no folder of this machine."""
         return str(error).replace(f"{self.runs.runs_dir.absolute()}/", "")
-
-    def changes(self, name: str) -> Changes:
-        """Versions of the parts of a grid's page. Only existing grids are passed, so the number of entries is small."""
-        with self._mutex:
-            return self._changes.setdefault(name, Changes())
 
     def links(self, request: Request) -> Links:
         """Current addresses of Prefect and MLflow.
@@ -125,8 +116,13 @@ class Site:
             "links": links,
             "here": request.url.path,
         }
-        text = environment().get_template(template).render(**page_context, runs_dir=str(self.runs.runs_dir), **context)
+        text = environment().get_template(template).render(**page_context, **context)
         return HTMLResponse(text, status_code)
+
+
+def version_of(*values: object) -> str:
+    """Version of the content of a page part: equal for equal values."""
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:12]
 
 
 def fragment(template: str, **context: Any) -> Markup:
@@ -145,7 +141,7 @@ def part(template: str, context: Mapping[str, Any], seen: str) -> Response:
     return Response(status_code=204) if context["version"] == seen else HTMLResponse(fragment(template, **context))
 
 
-FILE_KINDS = Literal["json", "svg", "png", "csv"]
+FILE_KINDS = Literal["json", "svg", "csv"]
 """forms of a chart: what charts.js asks for, and downloads"""
 
 
@@ -166,22 +162,12 @@ def chart_response(chart: Chart | None, kind: FILE_KINDS, seen: str = "") -> Res
         return Response(status_code=204) if version == seen else JSONResponse({"version": version, "spec": spec})
     if chart is None:
         raise UnknownError("nothing has been measured yet")
-    content: str | bytes
-    if kind == "csv":
-        content, media_type = chart.csv(), "text/csv; charset=utf-8"
-    else:
-        content, media_type = (svg(chart), "image/svg+xml") if kind == "svg" else (png(chart), "image/png")
+    content, media_type = (svg(chart), "image/svg+xml") if kind == "svg" else (chart.csv(), "text/csv; charset=utf-8")
     headers = {
         "content-disposition": f'attachment; filename="hacpo_{chart.name}.{kind}"',
         "content-security-policy": PICTURE_CSP,
     }
     return Response(content, media_type=media_type, headers=headers)
-
-
-def macro(template: str, name: str) -> Callable[..., str]:
-    """A macro of a template as a function, which is fast for many small parts."""
-    function: Callable[..., str] = getattr(environment().get_template(template).module, name)
-    return function
 
 
 @cache
@@ -208,7 +194,6 @@ def environment() -> Environment:
         "elapsed": formats.elapsed,
         "clock": formats.clock,
         "path": lambda text: quote(str(text), safe=""),
-        "oob": _out_of_band,
         "version": version_of,
     }
     templates.filters |= dict(filters)
@@ -228,11 +213,6 @@ def _query(comparison: Comparison | None, agent: str, cost: str, benchmark: str)
 def _prose(text: str) -> Markup:
     """A message of ours, with its commands as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def _out_of_band(cell: Markup) -> Markup:
-    """Mark a part for htmx's out-of-band swap: it replaces the element with the same id."""
-    return Markup(str(cell).replace(' id="', ' hx-swap-oob="true" id="', 1))
 
 
 @cache

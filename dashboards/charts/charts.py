@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications over one table each: a browser draws them, or `pictures` does.
+"""Charts in Altair over one table each: a browser draws their Vega-Lite, or `pictures` does.
 
 A chart's table is what its CSV holds. `options` are what a reader may change: `seeds` (show single seeds), `smooth`,
 `log_x`, `log_y`. A builder writes the specification in its unchanged state; `charts.js` changes it in the browser.
@@ -11,18 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import altair as alt
 import pandas as pd
 
-from dashboards.charts.palette import Stroke, scales
+from dashboards.charts.palette import Stroke
 
 Spec = dict[str, Any]
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+_TABLE = alt.NamedData(name="table")
+"""stands for a chart's table, which `Chart.vega_lite` puts in its place"""
 _TICKS = 6
 """about how many numbers are along an axis"""
-_SHOWN = {"condition": {"param": "toggle", "value": 1}, "value": 0.07}
-"""opacity: a line that the legend has switched off stays as a trace"""
-VERDICTS = {"win": "#00875f", "tie": "#767b80", "loss": "#c6402f", "one seed": "#767b80"}
-_VERDICT_SHAPES = {"win": "triangle-right", "tie": "circle", "loss": "triangle-left", "one seed": "square"}
+_VERDICTS = {
+    "win": ("#00875f", "triangle-right"),
+    "tie": ("#767b80", "circle"),
+    "loss": ("#c6402f", "triangle-left"),
+    "one seed": ("#767b80", "square"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,11 @@ class Chart:
         rows = [
             {name: _json_value(value) for name, value in row.items()} for row in self.table.to_dict(orient="records")
         ]
-        return {"$schema": _SCHEMA, **self.spec, "data": {"values": rows}, "usermeta": {"options": list(self.options)}}
+        return {**self.spec, "data": {"values": rows}, "usermeta": {"options": list(self.options)}}
 
     def csv(self) -> str:
         """The table as CSV; names that a spreadsheet would read as a formula are quoted."""
-        table = self.table.map(lambda value: inert(value) if isinstance(value, str) else value)
+        table = self.table.map(lambda value: f"'{value}" if str(value)[:1] in ("=", "+", "@") else value)
         return str(table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
@@ -52,11 +56,6 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value.item() if hasattr(value, "item") else value
-
-
-def inert(name: str) -> str:
-    """The name, quoted if a spreadsheet would read it as a formula."""
-    return f"'{name}" if name[:1] in "=+-@\t" and name else name
 
 
 def curves(
@@ -87,121 +86,64 @@ def curves(
         reference: what "paper" points are, for the hover text.
         line: what a line is, for the hover text.
     """
-    layers = _curve_layers(x, y, strokes, line)
-    if (table["kind"] == "paper").any():
-        layers.append(_paper_points(layers[-1]["encoding"], reference))
-    grouping = ["line", "kind", "seed", *([facet] if facet else [])]
-    view: Spec = {
-        "transform": [
-            {
-                "window": [{"op": "mean", "field": field, "as": field} for field in ("value", "low", "high")],
-                "frame": [1 - smooth, 0],
-                "groupby": grouping,
-                "sort": [{"field": "x"}],
-            }
-        ],
-        "params": [{"name": "showSeeds", "value": False}],
-        "height": 260,
-    }
-    spec = _panels(view, layers, table, facet)
+    layers = _curve_layers(x, y, strokes, line, reference if (table["kind"] == "paper").any() else "")
+    layered = alt.layer(*layers).transform_window(
+        value="mean(value)",
+        low="mean(low)",
+        high="mean(high)",
+        frame=[1 - smooth, 0],
+        groupby=["line", "kind", "seed", *([facet] if facet else [])],
+        sort=[alt.SortField("x")],
+    )
+    spec = _panels(layered, table, facet, height=260)
+    spec["params"] = [{"name": "showSeeds", "value": False}, *spec.get("params", [])]
     options = ["smooth", "log_x", "log_y"]
     return Chart(name, caption, spec, table, ("seeds", *options) if (table["kind"] == "seed").any() else (*options,))
 
 
-def _curve_layers(x: str, y: str, strokes: Mapping[str, Stroke], line: str) -> list[Spec]:
-    """Bands, single seeds, means, and the points that show what the pointer is at."""
-    colour, dash = scales(strokes)
-    along = {
-        "field": "x",
-        "type": "quantitative",
-        "title": x,
-        "scale": {"nice": False, "zero": False},
-        "axis": {"format": "~s", "labelOverlap": True, "tickCount": _TICKS},
-    }
-    legend = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 3}
-    up = {"field": "value", "type": "quantitative", "title": y, "scale": {"zero": False}, "axis": {"format": ".4~g"}}
-    hue = {"field": "line", "type": "nominal", "title": None, "scale": colour, "legend": legend}
-    tooltip = [
-        {"field": "line", "title": line},
-        {"field": "seed", "title": "seed"},
-        {"field": "x", "title": x, "format": ",.4~s"},
-        {"field": "value", "title": y, "format": ".4~g"},
-        {"field": "low", "title": "low", "format": ".4~g"},
-        {"field": "high", "title": "high", "format": ".4~g"},
+def _curve_layers(x: str, y: str, strokes: Mapping[str, Stroke], line: str, reference: str) -> list[alt.Chart]:
+    """Bands, single seeds, means, the points that show what the pointer is at, and the paper's as diamonds."""
+    lines = list(strokes)
+    legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
+    colours = alt.Scale(domain=lines, range=[stroke.colour for stroke in strokes.values()])
+    dashes = alt.Scale(domain=lines, range=[list(stroke.dash) for stroke in strokes.values()])
+    up: dict[str, Any] = {"title": y, "scale": alt.Scale(zero=False), "axis": alt.Axis(format=".4~g")}
+    toggle = alt.selection_point(name="toggle", fields=["line"], bind="legend")
+    zoom = alt.selection_interval(name="zoom", bind="scales", zoom="wheel![event.ctrlKey]", clear="dblclick")
+    hover = alt.selection_point(name="hover", on="pointerover", clear="pointerout", empty=False)
+    is_shown = alt.condition(toggle, alt.value(1), alt.value(0.07))  # a line that is switched off stays as a trace
+    band = alt.condition(toggle, alt.value(1), alt.value(0.1))
+    tooltip = [alt.Tooltip("line:N", title=line), alt.Tooltip("seed:N"), alt.Tooltip("x:Q", title=x, format=",.4~s")]
+    tooltip += [alt.Tooltip(f"{name}:Q", title=y if name == "value" else name, format=".4~g") for name in _ENDS]
+    base = alt.Chart(_TABLE).encode(
+        alt.X("x:Q", title=x).scale(nice=False, zero=False).axis(format="~s", labelOverlap=True, tickCount=_TICKS),
+        alt.Y("value:Q", **up),
+        alt.Color("line:N", title=None, scale=colours, legend=legend),
+    )
+    means = base.transform_filter("datum.kind == 'mean'")
+    layers = [
+        means.transform_filter("isValid(datum.low)")
+        .mark_area(opacity=0.15, clip=True)
+        .encode(alt.Y("low:Q", **up), alt.Y2("high:Q"), fillOpacity=band),
+        base.transform_filter("datum.kind == 'seed' && showSeeds")
+        .mark_line(strokeWidth=0.8, clip=True)
+        .encode(detail="seed:N", opacity=is_shown),
+        means.mark_line(strokeWidth=2, clip=True)
+        .encode(alt.StrokeDash("line:N", title=None, scale=dashes, legend=legend), opacity=is_shown)
+        .add_params(toggle, zoom),
+        base.transform_filter("datum.kind == 'mean' || (datum.kind == 'seed' && showSeeds)")
+        .mark_point(filled=True, size=120, clip=True)
+        .encode(tooltip=tooltip, opacity=alt.condition(hover, alt.value(1), alt.value(0)))
+        .add_params(hover),
     ]
-    return [
-        {
-            "transform": [{"filter": "datum.kind == 'mean' && isValid(datum.low)"}],
-            "mark": {"type": "area", "opacity": 0.15, "clip": True},
-            "encoding": {
-                "x": along,
-                "y": up | {"field": "low"},
-                "y2": {"field": "high"},
-                "color": hue,
-                "fillOpacity": {"condition": {"param": "toggle", "value": 1}, "value": 0.1},
-            },
-        },
-        {
-            "transform": [{"filter": "datum.kind == 'seed' && showSeeds"}],
-            "mark": {"type": "line", "strokeWidth": 0.8, "clip": True},
-            "encoding": {"x": along, "y": up, "color": hue, "detail": {"field": "seed"}, "opacity": _SHOWN},
-        },
-        {
-            "transform": [{"filter": "datum.kind == 'mean'"}],
-            "mark": {"type": "line", "strokeWidth": 2, "clip": True},
-            "encoding": {
-                "x": along,
-                "y": up,
-                "color": hue,
-                "strokeDash": {"field": "line", "type": "nominal", "title": None, "scale": dash, "legend": legend},
-                "opacity": _SHOWN,
-            },
-            "params": [
-                {"name": "toggle", "select": {"type": "point", "fields": ["line"]}, "bind": "legend"},
-                {
-                    "name": "zoom",
-                    "select": {"type": "interval", "zoom": "wheel![event.ctrlKey]", "clear": "dblclick"},
-                    "bind": "scales",
-                },
-            ],
-        },
-        {
-            "transform": [{"filter": "datum.kind == 'mean' || (datum.kind == 'seed' && showSeeds)"}],
-            "mark": {"type": "point", "filled": True, "size": 120, "clip": True},
-            "encoding": {
-                "x": along,
-                "y": up,
-                "color": hue,
-                "tooltip": tooltip,
-                "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
-            },
-            "params": [{"name": "hover", "select": {"type": "point", "on": "pointerover", "clear": "pointerout"}}],
-        },
-    ]
+    if reference:
+        paper = [alt.Tooltip("line:N"), alt.Tooltip("value:Q", title=reference, format=".3f")]
+        diamonds = base.transform_filter("datum.kind == 'paper'").mark_point(shape="diamond", size=90, strokeWidth=2)
+        layers.append(diamonds.encode(tooltip=paper, opacity=is_shown))
+    return layers
 
 
-def _paper_points(encoding: Spec, reference: str) -> Spec:
-    """Diamonds at the paper's values, on the axes and in the colours of another layer."""
-    shared = {channel: encoding[channel] for channel in ("x", "y", "color")}
-    tooltip = [{"field": "line"}, {"field": "value", "title": reference, "format": ".3f"}]
-    return {
-        "transform": [{"filter": "datum.kind == 'paper'"}],
-        "mark": {"type": "point", "shape": "diamond", "size": 90, "strokeWidth": 2},
-        "encoding": {**shared, "tooltip": tooltip, "opacity": _SHOWN},
-    }
-
-
-def _panels(view: Spec, layers: list[Spec], table: pd.DataFrame, facet: str) -> Spec:
-    """A layered view as wide as its place, or one panel per value of a column."""
-    height = view.pop("height")
-    if not facet:
-        return view | {"width": "container", "height": height, "layer": layers}
-    panel = {"field": facet, "type": "nominal", "title": None, "sort": list(dict.fromkeys(table[facet]))}
-    return view | {
-        "facet": panel | {"header": {"labelFontWeight": 600}},
-        "columns": 2,
-        "spec": {"width": 320, "height": height, "layer": layers},
-    }
+_ENDS = ("value", "low", "high")
 
 
 def forest(name: str, caption: str, table: pd.DataFrame, *, x: str, facet: str = "") -> Chart:
@@ -215,33 +157,13 @@ def forest(name: str, caption: str, table: pd.DataFrame, *, x: str, facet: str =
         x: label of the axis.
         facet: column with one panel per value; "": one panel.
     """
-    order = list(dict.fromkeys(table["label"]))
-    row = {"field": "label", "type": "nominal", "title": None, "sort": order, "axis": {"labelLimit": 260}}
-    scale = {"domain": list(VERDICTS), "range": list(VERDICTS.values())}
-    hue = {"field": "verdict", "type": "nominal", "title": None, "scale": scale}
-    shape = {
-        "field": "verdict",
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": list(_VERDICT_SHAPES), "range": list(_VERDICT_SHAPES.values())},
-    }
-    along = {"type": "quantitative", "title": x, "scale": {"padding": 12}, "axis": {"tickCount": _TICKS}}
-    tooltip = [
-        {"field": "label", "title": "comparison"},
-        {"field": "value", "title": x, "format": "+.2f"},
-        {"field": "low", "title": "low", "format": "+.2f"},
-        {"field": "high", "title": "high", "format": "+.2f"},
-        {"field": "note", "title": "result"},
-    ]
-    layers: list[Spec] = [
-        {"data": {"values": [{"zero": 0}]}, "mark": {"type": "rule", "strokeDash": [3, 3]},
-         "encoding": {"x": {"field": "zero", **along}}},
-        {"mark": {"type": "rule", "strokeWidth": 2},
-         "encoding": {"x": {"field": "low", **along}, "x2": {"field": "high"}, "y": row, "color": hue}},
-        {"mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
-         "encoding": {"x": {"field": "value", **along}, "y": row, "color": hue, "shape": shape, "tooltip": tooltip}},
-    ]  # fmt: skip
-    return Chart(name, caption, _panels({"height": {"step": 24}}, layers, table, facet), table)
+    colours, shapes = (list(column) for column in zip(*_VERDICTS.values(), strict=True))
+    hue = alt.Color("verdict:N", title=None, scale=alt.Scale(domain=list(_VERDICTS), range=colours))
+    shape = alt.Shape("verdict:N", title=None, scale=alt.Scale(domain=list(_VERDICTS), range=shapes))
+    tooltip = [alt.Tooltip("label:N", title="comparison"), alt.Tooltip("note:N", title="result")]
+    zero = alt.Chart(_TABLE).mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
+    layers = [zero, *_interval_layers("label", list(dict.fromkeys(table["label"])), x, hue, tooltip, shape=shape)]
+    return Chart(name, caption, _panels(alt.layer(*layers), table, facet, height=alt.Step(24)), table)
 
 
 def intervals(
@@ -257,19 +179,34 @@ def intervals(
         strokes: by line.
         facet: column with one panel per value; "": one panel.
     """
-    colour, _ = scales(strokes)
-    row = {"field": "line", "type": "nominal", "title": None, "sort": list(strokes), "axis": {"labelLimit": 260}}
-    hue = {"field": "line", "type": "nominal", "scale": colour, "legend": None}
-    along = {"type": "quantitative", "title": x, "scale": {"zero": False, "padding": 12}, "axis": {"tickCount": _TICKS}}
-    tooltip: list[Spec] = [{"field": "line", "title": "method"}]
-    tooltip += [{"field": key, "title": key, "format": ".3f"} for key in ("value", "low", "high", "paper")]
-    layers: list[Spec] = [
-        {"mark": {"type": "rule", "strokeWidth": 2},
-         "encoding": {"x": {"field": "low", **along}, "x2": {"field": "high"}, "y": row, "color": hue}},
-        {"mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
-         "encoding": {"x": {"field": "value", **along}, "y": row, "color": hue, "tooltip": tooltip}},
-        {"transform": [{"filter": "isValid(datum.paper)"}],
-         "mark": {"type": "point", "shape": "diamond", "size": 90, "strokeWidth": 2},
-         "encoding": {"x": {"field": "paper", **along}, "y": row, "color": hue, "tooltip": tooltip}},
-    ]  # fmt: skip
-    return Chart(name, caption, _panels({"height": {"step": 24}}, layers, table, facet), table)
+    colours = alt.Scale(domain=list(strokes), range=[stroke.colour for stroke in strokes.values()])
+    hue = alt.Color("line:N", scale=colours, legend=None)
+    tooltip = [alt.Tooltip("line:N", title="method")]
+    tooltip += [alt.Tooltip(f"{key}:Q", format=".3f") for key in (*_ENDS, "paper")]
+    layers = _interval_layers("line", list(strokes), x, hue, tooltip)
+    points = layers[-1].transform_filter("isValid(datum.paper)").encode(alt.X("paper:Q"))
+    layers.append(points.mark_point(shape="diamond", size=90, strokeWidth=2))
+    return Chart(name, caption, _panels(alt.layer(*layers), table, facet, height=alt.Step(24)), table)
+
+
+def _interval_layers(
+    row: str, order: list[str], x: str, hue: alt.Color, tooltip: list[alt.Tooltip], **shape: alt.Shape
+) -> list[alt.Chart]:
+    """Intervals, and a point on each."""
+    along: dict[str, Any] = {"title": x, "scale": alt.Scale(zero=False, padding=12), "axis": alt.Axis(tickCount=_TICKS)}
+    base = alt.Chart(_TABLE).encode(alt.Y(f"{row}:N", title=None, sort=order).axis(labelLimit=260), hue)
+    return [
+        base.mark_rule(strokeWidth=2).encode(alt.X("low:Q", **along), alt.X2("high:Q")),
+        base.mark_point(filled=True, size=110, opacity=1).encode(alt.X("value:Q", **along), tooltip=tooltip, **shape),
+    ]
+
+
+def _panels(layered: Any, table: pd.DataFrame, facet: str, *, height: int | alt.Step) -> Spec:
+    """Layers as wide as their place, or one panel per value of a column."""
+    chart = layered.properties(width=320 if facet else "container", height=height)
+    if facet:
+        panel = alt.Facet(f"{facet}:N", title=None, sort=list(dict.fromkeys(table[facet])))
+        chart = chart.properties(data=_TABLE).facet(panel.header(labelFontWeight=600), columns=2)
+    spec: Spec = chart.to_dict()
+    del spec["config"]  # the page and `pictures` have their own
+    return spec

@@ -6,7 +6,7 @@ differ in their dashes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 GREY = "#767b80"
@@ -53,12 +53,3 @@ def agent_strokes(agents: Iterable[str]) -> dict[str, Stroke]:
         name: Stroke(_AGENTS[number % len(_AGENTS)], DASHES[number // len(_AGENTS) % len(DASHES)])
         for number, name in enumerate(names)
     }
-
-
-def scales(strokes: Mapping[str, Stroke]) -> tuple[dict[str, object], dict[str, object]]:
-    """Vega-Lite scales for colour and dashes."""
-    domain = list(strokes)
-    return (
-        {"domain": domain, "range": [stroke.colour for stroke in strokes.values()]},
-        {"domain": domain, "range": [list(stroke.dash) for stroke in strokes.values()]},
-    )

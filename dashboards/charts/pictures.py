@@ -1,4 +1,4 @@
-"""Charts as files: SVG for documents, PNG for slides. Drawn without a browser and without the network."""
+"""Charts as SVG, drawn without a browser and without the network."""
 
 from __future__ import annotations
 
@@ -39,11 +39,6 @@ def svg(chart: Chart) -> str:
     return re.sub(
         r'(id="|url\(#)clip(\d+)', lambda match: f"{match[1]}clip{numbers.setdefault(match[2], len(numbers))}", text
     )
-
-
-def png(chart: Chart, *, scale: float = 2.0) -> bytes:
-    """The chart as PNG, by default with two pixels per point."""
-    return bytes(vl_convert.vegalite_to_png(_still(chart), vl_version=_VEGA_LITE, config=_CONFIG, scale=scale))
 
 
 def _still(chart: Chart) -> Spec:

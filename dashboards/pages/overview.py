@@ -10,14 +10,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.models.changes import version_of
 from dashboards.models.grids.cells import build_matrix
 from dashboards.models.grids.failures import FailureGroup, failure_groups
 from dashboards.models.grids.matrix import MatrixTotals
 from dashboards.models.grids.verdicts import GridVerdicts, Verdict
 from dashboards.models.listing import ALL_RUNS
 from dashboards.report.cells import Variant
-from dashboards.site import Site, fragment, part
+from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
 
 FIRST_REPLY_S = 0.3
@@ -89,7 +88,6 @@ def _context(site: Site) -> dict[str, Any]:
         "num_workers": len(schedule.workers),
         "num_slots": schedule.num_slots,
         "notice": schedule.notice,
-        "runs_dir": str(site.runs.runs_dir),
     }
     return context | {"version": version_of(context)}
 
@@ -108,6 +106,6 @@ def _card(site: Site, record: GridRecord) -> Card:
         record.title,
         matrix.totals,
         site.comparisons.of(record, status_of).verdicts if record.name != ALL_RUNS else GridVerdicts(None),
-        tuple(failure_groups(matrix.cells(), status_of)),
+        tuple(failure_groups(matrix.experiments)),
         max(events, key=lambda event: event.at, default=None),
     )

@@ -1,4 +1,4 @@
-"""Page of a run: progress, curves, timeline, checkpoints, what happened, configuration, and failure."""
+"""Page of a run: progress, curves, checkpoints, what happened, configuration, and failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.changes import version_of
 from dashboards.models.grids.cells import total_spent
 from dashboards.models.listing import ALL_RUNS
 from dashboards.models.runs.checkpoints import KEEP_BEST, read_checkpoints
@@ -23,16 +22,13 @@ from dashboards.models.runs.curves import (
     by_area,
     metric_chart,
     metrics_to_show,
-    pauses,
 )
 from dashboards.models.runs.settings import differences, read_field_values
-from dashboards.models.runs.timeline import PHASE_KINDS, timeline
-from dashboards.models.runs.tracebacks import frames
-from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part
+from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part, version_of
 from flows.planning.field_table import about
 from flows.records.gridfile import GridCell
 from flows.records.mlflow_address import STATE_FILE
-from flows.records.runlog import LOG_FILE, LogLine, read_log
+from flows.records.runlog import LOG_FILE, read_log
 from flows.service.experiment_state import state_of
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json
@@ -42,8 +38,6 @@ from hacpo_core.store.steps import REPLAYS_FILE, StepStore
 ACCURACY = "accuracy"
 """the curve of evaluations; names of metrics have a "/"."""
 NAMED_STEPS = 20
-SHOWN_STEPS = 5
-MAX_OFFERED = 200
 LOG_LINES = 40
 MAX_EVENTS = 50
 _Shown = Annotated[tuple[str, ...], Query(max_length=100)]
@@ -59,7 +53,6 @@ def run_routes(site: Site) -> APIRouter:
         root = site.runs.root(experiment)
         settings, metrics = read_field_values(root), _newest_metrics(site, root)
         other = site.runs.root(against).name if against else ""
-        phases = _phases(site, experiment, None, None)
         return site.page(
             request,
             "run/run.html",
@@ -67,8 +60,6 @@ def run_routes(site: Site) -> APIRouter:
             status=fragment("run/status.html", **_status(site, request, experiment)),
             curves=fragment("run/curves.html", **_curves(site, experiment, metrics, shown)),
             areas=by_area(metrics.names(), metrics_to_show(metrics.names(), shown)),
-            phases=fragment("run/timeline.html", **phases),
-            steps=phases["timeline"],
             log=fragment("run/log.html", **_log(site, experiment)),
             grids=[record for record in site.runs.grids() if _has(record.cells, experiment)],
             all_runs=ALL_RUNS,
@@ -77,7 +68,6 @@ def run_routes(site: Site) -> APIRouter:
             about=about(settings),
             against=other,
             differences=differences(settings, read_field_values(site.runs.root(other))) if other else [],
-            others=_others(site, experiment),
         )
 
     @router.get("/run/{experiment}/status")
@@ -94,9 +84,9 @@ def run_routes(site: Site) -> APIRouter:
     @router.get("/run/{experiment}/happened")
     def happened(experiment: str) -> Response:
         root = site.runs.root(experiment)
-        metrics = _metrics(site, root)
-        context = {"pauses": pauses(metrics), "num_torn": metrics.num_torn, "replays": _replays(root)}
-        return HTMLResponse(fragment("run/happened.html", **context, **_events(root)))
+        events = [line for line in read_log(root) if line.kind != "step"][-MAX_EVENTS:]
+        context = {"num_torn": _metrics(site, root).num_torn, "replays": _replays(root), "events": events}
+        return HTMLResponse(fragment("run/happened.html", **context))
 
     @router.get("/run/{experiment}/log")
     def log(experiment: str, seen: str = "") -> Response:
@@ -109,15 +99,6 @@ def run_routes(site: Site) -> APIRouter:
             return chart_response(metric_chart(_metrics(site, root), metric), kind, seen)
         progress = site.runs.status(experiment).progress
         return chart_response(accuracy_chart(progress.evaluations if progress is not None else []), kind, seen)
-
-    @router.get("/run/{experiment}/timeline")
-    def show_timeline(
-        experiment: str,
-        first: Annotated[int | None, Query(ge=0)] = None,
-        last: Annotated[int | None, Query(ge=0)] = None,
-        seen: str = "",
-    ) -> Response:
-        return part("run/timeline.html", _phases(site, experiment, first, last), seen)
 
     return router
 
@@ -145,24 +126,6 @@ def _curves(site: Site, experiment: str, metrics: StepMetrics, shown_names: Sequ
     return {"experiment": experiment, "every": 0 if is_done else 3, "metrics": meanings.items()}
 
 
-def _others(site: Site, experiment: str) -> list[str]:
-    """Runs to compare the configuration with; those that differ only in seed and digest come first."""
-    stem = experiment.rsplit("-", 2)[0]
-    names = [name for name in site.runs.names() if name != experiment]
-    return sorted(names, key=lambda name: (not name.startswith(stem), name))[:MAX_OFFERED]
-
-
-def _phases(site: Site, experiment: str, first: int | None, last: int | None) -> dict[str, Any]:
-    """Template values for the timeline of these steps; without a range, of the newest ones, updated live."""
-    root = site.runs.root(experiment)
-    newest = StepStore(root).last_step()
-    is_live = first is None and last is None and site.runs.status(experiment).state != "done"
-    last = newest if last is None else min(max(last, first or 0), newest)
-    steps = timeline(root, last - SHOWN_STEPS + 1 if first is None else first, last)
-    context = {"experiment": experiment, "timeline": steps, "kinds": PHASE_KINDS, "is_live": is_live}
-    return context | {"version": version_of(steps, is_live)}
-
-
 def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     root = site.runs.root(experiment)
     status = site.runs.status(experiment)
@@ -176,7 +139,6 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
         "spent": total_spent(status.progress),
         "run": run,
         "failure": status.failure,
-        "frames": frames(status.failure.traceback) if status.failure is not None else [],
         "has_steps": StepStore(root).last_step() > 0,
         "prefect": links.prefect.to(f"/runs/flow-run/{run.id}") if run is not None else Link(),
         "mlflow": links.mlflow.to(f"/#/runs/{mlflow_run}") if mlflow_run else Link(),
@@ -199,14 +161,6 @@ def _log(site: Site, experiment: str) -> dict[str, Any]:
     is_live = site.runs.status(experiment).state != "done"
     context = {"experiment": experiment, "lines": lines, "file": LOG_FILE, "is_live": is_live}
     return context | {"version": version_of(lines, is_live)}
-
-
-def _events(root: Path) -> dict[str, list[Any]]:
-    """Attempts, retries and warnings; for each, the machine of the attempt before it."""
-    events: list[LogLine] = [line for line in read_log(root) if line.kind != "step"][-MAX_EVENTS:]
-    starts = [(number, line.host) for number, line in enumerate(events) if line.kind == "start"]
-    before = [max(((n, host) for n, host in starts if n < number), default=(0, ""))[1] for number in range(len(events))]
-    return {"events": events, "hosts": before}
 
 
 def _mlflow_run(root: Path) -> str:

@@ -11,9 +11,8 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.models.changes import version_of
 from dashboards.models.runs_table import COLUMNS, RunChoice, choose, run_rows
-from dashboards.site import Site, fragment, part
+from dashboards.site import Site, fragment, part, version_of
 from flows.service.experiment_state import STATES
 
 FIRST_ROWS = 200

@@ -11,17 +11,14 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends
 from fastapi.params import Query
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
-from dashboards.models.changes import version_of
 from dashboards.models.runs.responses import ANY, Filter, StepResponses
-from dashboards.models.runs.tokens import BOUNDS, read_tokens
-from dashboards.site import Site, fragment, part
-from flows.planning.plans import find_plan
+from dashboards.site import Site, fragment, part, version_of
 from hacpo_core.store.steps import StepStore
 
 _Number = Annotated[str, Query(pattern=r"^\d{0,9}$")]
-"""a number, or "", which an empty field of the form sends: the last step, or no bound"""
+"""a number, or "", which an empty field of the form sends: the last step"""
 _ProblemNumber = Annotated[int, Query(ge=1, le=10**9)]
 _Name = Annotated[str, Query(max_length=300)]
 
@@ -40,11 +37,8 @@ class SampleView:
         view = replace(self, **changes)
         parameters = {"step": "" if view.step is None else view.step, "benchmark": view.benchmark}
         parameters |= {"problem": view.problem} if view.problem > 1 else {}
-        parts = {name: value for name, value in asdict(view.criteria).items() if name != "is_longest_first"}
-        order = {"order": "longest"} if view.criteria.is_longest_first else {}
-        return urlencode(
-            {name: value for name, value in (parameters | parts | order).items() if value not in ("", None)}
-        )
+        parameters |= asdict(view.criteria)
+        return urlencode({name: value for name, value in parameters.items() if value != ""})
 
 
 def _sample_view(
@@ -57,12 +51,8 @@ def _sample_view(
     agent: _Name = "",
     tag: _Name = "",
     text: _Name = "",
-    order: Literal["", "longest"] = "",
-    min_tokens: _Number = "",
-    max_tokens: _Number = "",
 ) -> SampleView:
-    lengths = (int(bound) if bound else None for bound in (min_tokens, max_tokens))
-    criteria = Filter(right, wrong, verdict, agent, tag, text, order == "longest", *lengths)
+    criteria = Filter(right, wrong, verdict, agent, tag, text)
     return SampleView(int(step) if step else None, benchmark, criteria, problem)
 
 
@@ -84,14 +74,6 @@ def samples_routes(site: Site) -> APIRouter:
     @router.get("/samples/{experiment}/changes")
     def changes(experiment: str, view: _View, seen: str = "") -> Response:
         return part("samples/responses.html", problem_context(site, experiment, view), seen)
-
-    @router.get("/samples/{experiment}/tokens")
-    def tokens(
-        experiment: str, step: Annotated[int, Query(ge=1)], agent: _Name, problem_id: str, sample: int
-    ) -> Response:
-        plan = find_plan(site.runs.runs_dir, site.runs.root(experiment).name)
-        pieces = read_tokens(plan, step, agent=agent, problem_id=problem_id, sample=sample)
-        return HTMLResponse(fragment("samples/tokens.html", pieces=pieces, bounds=BOUNDS))
 
     return router
 

@@ -19,12 +19,13 @@
   function withOptions(spec, options, width) {
     const copy = structuredClone(spec);
     for (const param of copy.params || []) if (param.name === "showSeeds") param.value = Boolean(options.seeds);
-    for (const step of copy.transform || []) if (step.window && options.smooth) step.frame = [1 - options.smooth, 0];
+    const view = copy.spec || copy; // of one panel
+    for (const step of view.transform || []) if (step.window && options.smooth) step.frame = [1 - options.smooth, 0];
     const fields = { log_x: "x", log_y: "value" };
     for (const [name, field] of Object.entries(fields)) {
-      if (options[name]) copy.transform = [{ filter: `datum.${field} > 0` }, ...(copy.transform || [])];
+      if (options[name]) view.transform = [{ filter: `datum.${field} > 0` }, ...(view.transform || [])];
     }
-    for (const layer of copy.layer || copy.spec?.layer || []) {
+    for (const layer of view.layer || []) {
       for (const axis of ["x", "y"]) {
         const channel = layer.encoding?.[axis];
         if (channel?.type === "quantitative" && options[`log_${axis}`]) { channel.scale = { ...channel.scale, type: "log" }; delete channel.scale.zero; }
@@ -67,13 +68,12 @@
       const label = document.createElement("label");
       const control = document.createElement(name === "smooth" ? "select" : "input");
       if (name === "smooth") {
-        const first = 1 - (state.spec.transform?.find((step) => step.window)?.frame[0] ?? 0);
+        const first = 1 - ((state.spec.spec || state.spec).transform?.find((step) => step.window)?.frame[0] ?? 0);
         for (const number of [...new Set([1, first, 3, 5, 10, 20])].sort((a, b) => a - b)) control.add(new Option(number === 1 ? "off" : `${number} points`, number, false, number === first));
       } else control.type = "checkbox";
       control.addEventListener("change", () => {
         state.options[name] = name === "smooth" ? Number(control.value) : control.checked;
-        if (name === "seeds" && figure.dataset.source) refresh(figure); // a page's chart comes without them
-        else draw(figure);
+        draw(figure);
       });
       label.append(control, ` ${LABELS[name]}`);
       place.append(label);
@@ -88,8 +88,7 @@
     const state = states.get(figure);
     try {
       const separator = figure.dataset.source.includes("?") ? "&" : "?";
-      const seeds = state.options.seeds ? "&seeds=true" : "";
-      const response = await fetch(`${figure.dataset.source}${separator}seen=${state.version}${seeds}`);
+      const response = await fetch(`${figure.dataset.source}${separator}seen=${state.version}`);
       if (response.status === 200) {
         const update = await response.json();
         state.version = update.version;

@@ -1,18 +1,16 @@
-// The matrix: one tab stop, arrows, selection and its actions, a drawer. The server replaces cells; the rest is kept.
+// The matrix: one tab stop, arrows, selection and its actions. The server replaces it as a whole; the selection is kept.
 "use strict";
 (() => {
-  const table = document.getElementById("matrix");
-  if (!table) return;
-  const drawer = document.getElementById("drawer"), act = document.getElementById("act"), peek = document.getElementById("peek");
-  const selected = new Set(), opened = new Set();
+  const act = document.getElementById("act"), peek = document.getElementById("peek");
+  if (!act) return;
+  const selected = new Set();
   let current = "";
-  const cells = () => [...table.querySelectorAll("button.cell")];
-  const isShown = (cell) => !cell.closest("tr").hidden;
-  const chosen = () => cells().filter((cell) => selected.has(cell.id));
+  const cells = () => [...document.querySelectorAll("#matrix button.cell")];
+  const cellOf = (event) => event.target.closest?.("#matrix button.cell");
 
   function count() {
     const ids = new Set(), states = new Set();
-    for (const cell of chosen()) { states.add(cell.dataset.state); for (const id of cell.dataset.ids.split(" ")) ids.add(id); }
+    for (const cell of cells()) if (selected.has(cell.id)) { states.add(cell.dataset.state); for (const id of cell.dataset.ids.split(" ")) ids.add(id); }
     document.getElementById("num-selected").textContent = ids.size;
     act.hidden = !selected.size;
     for (const element of act.querySelectorAll("[data-fits]")) element.hidden = !element.dataset.fits.split(" ").some((state) => states.has(state));
@@ -20,23 +18,16 @@
     document.getElementById("chosen").replaceChildren(...fields);
   }
 
-  // Restores what a swap has lost: pressed cells, the tab stop, opened methods.
+  // Restores what a swap has lost: pressed cells and the tab stop.
   function restore() {
-    for (const id of [...selected]) if (!document.getElementById(id)) selected.delete(id);
-    const all = cells();
-    if (!all.some((cell) => cell.id === current)) current = all.find(isShown)?.id || "";
+    const all = cells(), ids = new Set(all.map((cell) => cell.id));
+    for (const id of [...selected]) if (!ids.has(id)) selected.delete(id);
+    if (!ids.has(current)) current = all[0]?.id || "";
     for (const cell of all) {
       cell.setAttribute("aria-pressed", selected.has(cell.id));
       cell.tabIndex = cell.id === current ? 0 : -1;
     }
-    for (const button of table.querySelectorAll("button.open")) show(button, opened.has(button.id));
     count();
-  }
-
-  function show(button, isOpen) {
-    button.setAttribute("aria-expanded", isOpen);
-    button.textContent = isOpen ? "▾" : "▸";
-    for (let row = button.closest("tr").nextElementSibling; row?.classList.contains("part"); row = row.nextElementSibling) row.hidden = !isOpen;
   }
 
   function toggle(cell) {
@@ -45,9 +36,9 @@
     count();
   }
 
+  // The page of a run that has begun; others have none, and are selected.
   function open(cell) {
-    const ids = cell.dataset.ids.split(" ").map((id) => `experiment=${encodeURIComponent(id)}`).join("&");
-    htmx.ajax("GET", `/drawer?${ids}`, { target: "#drawer-body" }).then(() => { if (!drawer.open) drawer.showModal(); });
+    if (cell.dataset.page) location.assign(cell.dataset.page); else toggle(cell);
   }
 
   function act_on(cell, action) {
@@ -57,72 +48,43 @@
   }
 
   function move(cell, key) {
-    const rows = [...table.querySelectorAll("tr")].filter((row) => !row.hidden && row.querySelector("button.cell"));
-    const row = cell.closest("tr"), column = cell.closest("td").cellIndex;
-    if (key === "ArrowLeft" || key === "ArrowRight") {
-      const rowCells = [...row.querySelectorAll("button.cell")], next = rowCells[rowCells.indexOf(cell) + (key === "ArrowRight" ? 1 : -1)];
-      next?.focus();
-      return;
-    }
+    const row = cell.closest("tr"), rows = [...document.querySelectorAll("#matrix tr")].filter((other) => other.querySelector("button.cell"));
+    const column = cell.closest("td").cellIndex, across = { ArrowLeft: -1, ArrowRight: 1 }[key], down = { ArrowUp: -1, ArrowDown: 1 }[key];
+    if (across) { const inRow = [...row.querySelectorAll("button.cell")]; inRow[inRow.indexOf(cell) + across]?.focus(); return; }
     let place = rows.indexOf(row);
-    do place += key === "ArrowDown" ? 1 : -1; while (rows[place] && !rows[place].cells[column]?.querySelector("button.cell"));
+    do place += down; while (rows[place] && !rows[place].cells[column]?.querySelector("button.cell"));
     rows[place]?.cells[column].querySelector("button.cell").focus();
   }
 
-  table.addEventListener("keydown", (event) => {
-    const cell = event.target.closest("button.cell");
+  document.addEventListener("keydown", (event) => {
+    const cell = cellOf(event);
     if (!cell || event.ctrlKey || event.metaKey || event.altKey) return;
     const keys = { " ": () => toggle(cell), Enter: () => open(cell), r: () => act_on(cell, "retry"), c: () => act_on(cell, "cancel") };
     for (const key of ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"]) keys[key] = () => move(cell, key);
     if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
   });
-  table.addEventListener("focusin", (event) => {
-    const cell = event.target.closest("button.cell");
+  document.addEventListener("focusin", (event) => {
+    const cell = cellOf(event);
     if (!cell) return;
     if (cell.id !== current) { const before = document.getElementById(current); if (before) before.tabIndex = -1; }
     current = cell.id;
     cell.tabIndex = 0;
     peek.textContent = cell.getAttribute("aria-label");
   });
-  table.addEventListener("mouseover", (event) => {
-    const cell = event.target.closest("button.cell");
+  document.addEventListener("mouseover", (event) => {
+    const cell = cellOf(event);
     if (cell) peek.textContent = cell.getAttribute("aria-label");
   });
-  table.addEventListener("click", (event) => {
-    const cell = event.target.closest("button.cell"), opener = event.target.closest("button.open");
+  document.addEventListener("click", (event) => {
+    const cell = cellOf(event), pick = event.target.closest("button.pick");
     if (cell && (event.ctrlKey || event.metaKey || event.shiftKey)) toggle(cell);
     else if (cell) open(cell);
-    if (opener) {
-      if (!opened.delete(opener.id)) opened.add(opener.id);
-      show(opener, opened.has(opener.id));
-    }
-  });
-  document.addEventListener("click", (event) => {
-    const pick = event.target.closest("button.pick");
     if (!pick) return;
     selected.clear();
-    for (const cell of cells()) if (pick.dataset.pick === "all" || cell.dataset.state === pick.dataset.pick) selected.add(cell.id);
+    for (const other of cells()) if (pick.dataset.pick === "all" || other.dataset.state === pick.dataset.pick) selected.add(other.id);
     restore();
   });
   for (const select of document.querySelectorAll("#baseline, #agents")) select.addEventListener("change", () => select.form.submit());
-
-  let focus = "", isFirst = Boolean(document.getElementById("more")), fresh = [];
-  document.body.addEventListener("htmx:beforeSwap", () => { focus = document.activeElement.id; });
-  document.body.addEventListener("htmx:oobAfterSwap", (event) => {
-    if (event.detail.target.classList.contains("cell")) fresh.push(event.detail.target.id);
-  });
-  document.body.addEventListener("htmx:afterSettle", (event) => {
-    if (event.detail.elt?.id !== "poll") return;
-    if (!isFirst) for (const id of fresh) document.getElementById(id)?.classList.add("changed");
-    isFirst = false;
-    fresh = [];
-    document.getElementById("more")?.remove();
-    restore();
-    const focused = focus && document.getElementById(focus);
-    if (focused && document.activeElement !== focused) focused.focus({ preventScroll: true });
-  });
-  document.body.addEventListener("htmx:responseError", (event) => {
-    if (event.detail.target.id === "drawer-body") event.detail.target.textContent = "The dashboard could not show this run; its terminal says why.";
-  });
+  document.body.addEventListener("htmx:afterSettle", restore);
   restore();
 })();

@@ -88,10 +88,6 @@ def test_find_who_wins(tab: Any, served: str, runs_dir: Path) -> None:
     tab.get_by_role("link", name="A small grid", exact=True).click()
     tab.wait_for_load_state("load")
     assert "HACPO against GSPO" in tab.locator("#verdicts").inner_text()
-    opener = tab.get_by_role("button", name="agents of GSPO")
-    assert tab.locator("tr.part").first.is_hidden()
-    opener.click()
-    assert tab.locator("tr.part").first.is_visible() and opener.get_attribute("aria-expanded") == "true"
     tab.get_by_role("link", name="compare methods").click()
     wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
     tab.locator("#curves").get_by_label("single seeds").check()
@@ -132,29 +128,8 @@ def test_find_why_it_failed_and_retry_by_keyboard(
     assert len(asked) == 1 and "Cancel" in asked[0]
     tab.keyboard.press("ArrowLeft")
     tab.keyboard.press("Enter")
-    drawer = tab.locator("#drawer")
-    wait_until(lambda: drawer.is_visible())
-    assert drawer.locator("button[name=action]").all_inner_texts() == ["Retry"]
-    assert tab.evaluate("document.getElementById('drawer').contains(document.activeElement)")
-    tab.keyboard.press("Escape")
-    assert not drawer.is_visible()
+    tab.wait_for_url(f"**/run/{failed[0]}")
     assert tab.complaints == []
-
-
-def test_drawer_has_sparklines_or_says_that_it_failed(tab: Any, served: str, runs_dir: Path) -> None:
-    name = write_run(runs_dir, step=12, with_steps=True)
-    open_page(tab, f"{served}/grid/all")
-    cell_of(tab, name).click()
-    wait_until(lambda: tab.locator("#drawer svg.sparkline").count() == 4)
-    assert tab.locator("#drawer .spark > span").all_inner_texts() == [
-        "qwen reward", "llama reward", "qwen on dev", "llama on dev",
-    ]  # fmt: skip
-    assert tab.locator("#drawer").get_by_role("link", name="Open the run").get_attribute("href") == f"/run/{name}"
-    assert tab.complaints == []
-    tab.keyboard.press("Escape")
-    tab.route("**/drawer?*", lambda route: route.fulfill(status=500, body="Internal Server Error"))
-    cell_of(tab, name).click()
-    wait_until(lambda: "could not show this run" in tab.locator("#drawer").inner_text())
 
 
 def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, runs_dir: Path) -> None:
@@ -169,7 +144,6 @@ def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, run
     cell.focus()
     write_run(runs_dir, step=17, state="missing")
     wait_until(lambda: cell.inner_text() == "▸42")
-    wait_until(lambda: "changed" in str(cell.get_attribute("class")))  # marked for a moment
     assert tab.evaluate("document.activeElement.dataset.ids") == name
     assert cell_of(tab, other).get_attribute("aria-pressed") == "true"
     lock.close()
@@ -220,9 +194,6 @@ def test_running_run_draws_new_steps_of_the_metrics_that_were_chosen(tab: Any, s
     write_run(runs_dir, step=15, state="missing")
     wait_until(lambda: int(chart.get_attribute("data-drawn")) > before)
     wait_until(lambda: "step 15 of 40" in tab.locator("#status").inner_text())
-    tab.get_by_label("from step").fill("1")
-    tab.get_by_role("button", name="Show").click()
-    wait_until(lambda: "Steps 1 to" in tab.locator("#timeline").inner_text())
     assert tab.complaints == []
 
 
@@ -230,17 +201,12 @@ def test_run_page_follows_its_run_to_its_failure(tab: Any, served: str, runs_dir
     name = write_run(runs_dir, step=6, state="missing", with_steps=True)
     open_page(tab, f"{served}/run/{name}")
     tab.evaluate("document.getElementById('status').untouched = true")
-    tab.evaluate("document.querySelector('#timeline svg').untouched = true")
     tab.locator("#samples").focus()
-    for part in ("status", "timeline"):  # each has asked again
-        tab.wait_for_event("response", lambda found, part=part: part in found.url and found.status == 204)
+    tab.wait_for_event("response", lambda found: "status" in found.url and found.status == 204)  # it has asked again
     assert tab.evaluate("document.getElementById('status').untouched") is True  # nothing changed
-    assert tab.evaluate("document.querySelector('#timeline svg').untouched") is True
-    write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), [7])
-    wait_until(lambda: "Steps 3 to 7" in tab.locator("#timeline").inner_text())
     trace = '  File "/a.py", line 3, in go\n    run()\n'
     write_run(runs_dir, step=7, state="missing", failure=Failure("EngineError", "out of memory", trace))
-    wait_until(lambda: "/a.py:3" in tab.locator("#status").inner_text())
+    wait_until(lambda: "out of memory" in tab.locator("#status").inner_text())
     assert tab.evaluate("document.activeElement.id") == "samples"
     tab.locator("#traceback-title").click()
     write_run(runs_dir, step=8, state="missing", failure=Failure("EngineError", "out of memory", trace))
@@ -256,11 +222,11 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
     open_page(tab, served + full["compare"])
     wait_until(lambda: tab.locator("#results-chart").get_attribute("data-drawn") == "1")
     tab.locator("#choice-cost").select_option("time")  # chosen, not yet asked for
-    tab.locator("#table-csv").focus()
+    tab.locator("#results-scroll").focus()
     write_run(runs_dir, seed=0, agents=AGENTS, last=0.9)
     wait_until(lambda: "0.805" in tab.locator("#results").inner_text())
     wait_until(lambda: tab.locator("#results-chart").get_attribute("data-drawn") == "2")
-    assert tab.evaluate("document.activeElement.id") == "table-csv"
+    assert tab.evaluate("document.activeElement.id") == "results-scroll"
     assert tab.locator("#choice-cost").input_value() == "time"
     live = write_run(runs_dir, seed=7, agents=AGENTS, step=1, state="missing", config=as_dict(compose("tiny", "hacpo")))
     answers = {f"{n}+1": {agent: [("it is three", "correct")] for agent in AGENTS} for n in range(2)}
@@ -296,16 +262,6 @@ def test_chart_of_one_seed_draws_the_difference_as_one_seed(tab: Any, served: st
     assert tab.complaints == []
 
 
-def test_first_grid_appears_in_an_open_comparison(tab: Any, served: str, runs_dir: Path) -> None:
-    open_page(tab, f"{served}/compare")
-    assert "Nothing to compare yet" in tab.locator("main").inner_text()
-    write_grid(runs_dir)
-    wait_until(lambda: tab.locator("#results tbody tr").count() == 9)
-    assert tab.locator("#choice-grid").input_value() == "small_grid"
-    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 4)
-    assert tab.complaints == []
-
-
 def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> None:
     open_page(tab, served + full["samples"])
 
@@ -334,19 +290,6 @@ def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> Non
     tab.wait_for_url(before)  # one step back, not two
 
 
-def test_wrong_answers_of_the_weaker_agent_to_what_the_stronger_solves(
-    tab: Any, served: str, full: dict[str, str]
-) -> None:
-    open_page(tab, served + full["samples"])
-    tab.locator("select[name=right]").select_option(AGENTS[0])
-    tab.locator("select[name=wrong]").select_option(AGENTS[1])
-    tab.get_by_label("with the text").fill("1+1")
-    tab.keyboard.press("Enter")
-    tab.wait_for_url("**right=qwen-tiny&wrong=llama-tiny**")
-    assert tab.locator("nav[aria-label=problems]").inner_text().startswith("1 of 1 (of 3 problems)")
-    assert tab.complaints == []
-
-
 def test_pages_are_reached_by_keyboard_alone(tab: Any, served: str, full: dict[str, str]) -> None:
     open_page(tab, served + full["grid"])
     tab.keyboard.press("Tab")
@@ -355,7 +298,7 @@ def test_pages_are_reached_by_keyboard_alone(tab: Any, served: str, full: dict[s
     for _ in range(60):
         tab.keyboard.press("Tab")
         seen.add(tab.evaluate(FOCUSED))
-    assert {"BUTTON pick", "SELECT baseline", "BUTTON open", "SUMMARY "} <= seen
+    assert {"BUTTON pick", "SELECT baseline", "SUMMARY "} <= seen
     assert any(name.startswith("BUTTON cell") for name in seen)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.models.grids.cells import build_matrix, scores_of
-from dashboards.models.grids.matrix import Matrix, MatrixCell, Score, beginning
+from dashboards.models.grids.matrix import Matrix, MatrixCell, Score
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import OLD, ScheduleView, Scheduling
 from flows.records.failures import Failure
@@ -39,7 +39,7 @@ def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_
     def cell(state: str) -> MatrixCell:
         view = ScheduleView(runs={grid_cell.experiment: scheduled(grid_cell.experiment, state)})
         found = build_matrix(record, lambda _: running, view)
-        return next(cell for cell in found.cells() if cell.experiment == grid_cell.experiment)
+        return next(cell for cell in found.experiments if cell.experiments == (grid_cell.experiment,))
 
     shown = {
         state: (cell(state).state, cell(state).remark, cell(state).seconds_left) for state in ("Running", "Cancelling")
@@ -47,17 +47,14 @@ def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_
     assert shown == {"Running": ("running", "", 50.0), "Cancelling": ("running", "being cancelled", None)}
 
 
-def test_agents_that_train_alone_have_rows_of_their_own(runs_dir: Path) -> None:
-    write_grid(runs_dir)
+def test_row_shows_agents_that_train_alone_together_or_each(runs_dir: Path) -> None:
+    record, runs = write_grid(runs_dir), Runs(runs_dir)
     (section,) = matrix_of(runs_dir, "small_grid").sections
     assert (section.pair, section.seeds) == ("tiny", (0, 1, 2))
-    assert [(row.method, row.agent) for row in section.rows] == [
-        ("gspo", ""),
-        ("gspo", "qwen"),
-        ("gspo", "llama"),
-        ("hacpo", ""),
-    ]
-    together, alone, hacpo = (section.rows[row].cells[1] for row in (0, 1, 3))
+    assert [(row.title, row.agent) for row in section.rows] == [("GSPO", ""), ("HACPO", "")]
+    (each,) = build_matrix(record, runs.status, ScheduleView(), by_agent=True).sections
+    assert [row.title for row in each.rows] == ["GSPO · qwen", "GSPO · llama", "HACPO · qwen", "HACPO · llama"]
+    together, alone, hacpo = (row.cells[1] for row in (section.rows[0], each.rows[0], section.rows[1]))
     assert together is not None and alone is not None and hacpo is not None
     assert len(together.experiments) == 2 and alone.experiments == together.experiments[:1]
     assert (together.step, together.num_steps, together.state) == (80, 80, "done")
@@ -116,26 +113,6 @@ def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evalua
     assert scores_of(evaluations(["a"], 0), ["a"], []) == (Score("a", 0.5),)
 
 
-def test_beginning_cuts_inside_a_section_and_keeps_the_totals(runs_dir: Path) -> None:
-    write_grid(runs_dir)
-    write_grid(runs_dir, name="b", pair="b")
-    grid_cells = [grid_cell for record in Runs(runs_dir).grids() for grid_cell in record.cells]
-    runs = Runs(runs_dir)
-    whole = build_matrix(GridRecord("both", "Both", "plain", ["dev"], grid_cells), runs.status, ScheduleView())
-
-    def shape(most: int) -> list[tuple[int, int]]:
-        return [(len(section.rows), len(section.seeds)) for section in beginning(whole, most).sections]
-
-    assert [len(section.rows) for section in whole.sections] == [4, 4]
-    assert (shape(2), shape(7), shape(13)) == (
-        [(1, 2)],
-        [(2, 3), (1, 1)],
-        [(4, 3), (1, 1)],
-    )
-    assert beginning(whole, 24) == whole
-    assert beginning(whole, 2).totals == whole.totals
-
-
 def test_grids_are_parsed_again_only_when_one_changed(runs_dir: Path) -> None:
     record, runs = write_grid(runs_dir), Runs(runs_dir)
     assert runs.grids() is runs.grids()
@@ -185,7 +162,7 @@ def test_everything_in_the_folder_is_a_grid(runs_dir: Path) -> None:
     (runs_dir / "experiments" / "tiny-naive-s4-0123abcd").mkdir()  # planned, without any progress
     found = matrix_of(runs_dir, "all")
     assert [section.pair for section in found.sections] == ["a", "b", "tiny"]
-    assert [cell.seed for cell in found.cells()] == [0, 1, 4]
+    assert [cell.seed for cell in found.experiments] == [0, 1, 4]
     assert found.totals.counts["missing"] == 2
 
 
@@ -196,12 +173,12 @@ def test_training_of_one_agent_belongs_to_the_pair_of_its_grid(runs_dir: Path) -
     grid_cells = [GridCell("tiny", "hacpo", "", 0, agent, other) for agent in ("qwen", "llama")]
     save_grid(runs_dir, GridRecord("short", "Other settings", "plain", ["dev"], grid_cells))
     found = matrix_of(runs_dir, "all")
-    rows = {(s.pair, row.method, row.label, row.agent): row.cells for s in found.sections for row in s.rows}
-    assert {key for key in rows if not key[3]} == {
-        ("tiny", "gspo", "", ""), ("tiny", "hacpo", "", ""), ("tiny", "hacpo", "variant 2", ""), ("c", "hacpo", "", ""),
+    rows = {(s.pair, row.variant.method, row.variant.label): row.cells for s in found.sections for row in s.rows}
+    assert set(rows) == {
+        ("tiny", "gspo", ""), ("tiny", "hacpo", ""), ("tiny", "hacpo", "variant 2"), ("c", "hacpo", ""),
     }  # fmt: skip
-    assert [len(cell.experiments) for cell in rows["tiny", "gspo", "", ""] if cell is not None] == [2, 2]
-    assert [cell.experiments for cell in rows["c", "hacpo", "", ""] if cell is not None] == [(again,)]
+    assert [len(cell.experiments) for cell in rows["tiny", "gspo", ""] if cell is not None] == [2, 2]
+    assert [cell.experiments for cell in rows["c", "hacpo", ""] if cell is not None] == [(again,)]
     assert found.totals.num_all == 8, "each experiment is counted once"
 
 

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 PATHS = (
     *("/", "/overview", "/grid/all", "/grid/small_grid", "/grid/small_grid/changes", "/grid/small_grid/report.html"),
-    *("/drawer?experiment=RUN", "/runs", "/runs/table", "/run/RUN", "/run/RUN/status", "/run/RUN/curves"),
-    *("/run/RUN/happened", "/run/RUN/timeline", "/run/RUN/curve.svg", "/run/RUN/curve.csv", "/run/RUN/curve.json"),
-    *("/samples/RUN", "/samples/RUN/changes", "/samples/RUN/tokens", "/compare", "/compare/changes", "/links"),
-    *("/compare/table.csv", "/compare/curves.svg", "/compare/verdict.json", "/static/app.css", "/login", "/nothing"),
+    *("/runs", "/runs/table", "/run/RUN", "/run/RUN/status", "/run/RUN/curves"),
+    *("/run/RUN/happened", "/run/RUN/curve.svg", "/run/RUN/curve.csv", "/run/RUN/curve.json"),
+    *("/samples/RUN", "/samples/RUN/changes", "/compare", "/compare/changes", "/links"),
+    *("/compare/curves.svg", "/compare/verdict.json", "/static/app.css", "/login", "/nothing"),
 )
 PARAMETERS = (
     *("experiment", "seen", "since", "baseline", "agents", "grid", "pair", "benchmark", "agent", "cost", "metric"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dashboards.models.grids.matrix import Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
 from dashboards.models.scheduling import ScheduleView
+from dashboards.report.cells import Variant
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluation, Progress, Spent
 from flows.records.states import ExperimentStatus
@@ -32,15 +33,13 @@ def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView
     for cell in record.cells:
         pairs.setdefault(cell.pair, []).append(cell)
     sections = tuple(_section(pair, cells, record, statuses, schedule, by_agent) for pair, cells in pairs.items())
-    unique = {
-        cell.experiment: cell
-        for section in sections
-        for row in section.rows
-        for cell in row.cells
-        if cell is not None and len(cell.experiments) == 1
-    }
+    members: dict[str, list[GridCell]] = {}
+    for cell in record.cells:
+        members.setdefault(cell.experiment, []).append(cell)
+    experiments = tuple(_cell(cells, "", record, statuses, schedule) for cells in members.values())
     methods = {cell.experiment: cell.method for cell in record.cells}
-    return Matrix(record.name, record.title, sections, _totals(list(unique.values()), methods, schedule.num_slots))
+    totals = _totals(experiments, methods, schedule.num_slots)
+    return Matrix(record.name, record.title, sections, experiments, totals)
 
 
 def _section(
@@ -52,23 +51,17 @@ def _section(
     by_agent: bool,
 ) -> MatrixSection:
     seeds = tuple(sorted({cell.seed for cell in grid_cells}))
-    variants: dict[tuple[str, str], list[GridCell]] = {}
+    variants: dict[Variant, list[GridCell]] = {}
     for cell in grid_cells:
-        variants.setdefault((cell.method, cell.label), []).append(cell)
+        variants.setdefault(Variant(cell.method, cell.label), []).append(cell)
     rows = []
-    for (method, label), variant_cells in variants.items():
-        num_experiments = Counter(seed for seed, _ in {(cell.seed, cell.experiment) for cell in variant_cells})
-        agents = list(dict.fromkeys(cell.agent for cell in variant_cells))
-        trains_alone = max(num_experiments.values()) > 1
-        for agent in [*([] if by_agent else [""]), *(agents if by_agent or trains_alone else [])]:
+    for variant, variant_cells in variants.items():
+        for agent in dict.fromkeys(cell.agent for cell in variant_cells) if by_agent else [""]:
             cells = []
             for seed in seeds:
                 members = [cell for cell in variant_cells if cell.seed == seed and agent in ("", cell.agent)]
                 cells.append(_cell(members, agent, record, statuses, schedule) if members else None)
-            is_part = bool(agent) and not by_agent
-            key = _key("r", pair, method, label, agent)
-            has_parts = trains_alone and not by_agent and not agent
-            rows.append(MatrixRow(key, method, label, agent, tuple(cells), is_part, has_parts))
+            rows.append(MatrixRow(_key("r", pair, variant.method, variant.label, agent), variant, agent, tuple(cells)))
     return MatrixSection(pair, seeds, tuple(rows))
 
 

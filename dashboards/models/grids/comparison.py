@@ -253,20 +253,6 @@ class Comparer:
         }
         return max(steps, key=lambda name: len(steps[name]), default="")
 
-    def examples(self) -> dict[Variant, str]:
-        """An experiment of each method, to compare configurations."""
-        return {Variant(cell.method, cell.label): cell.experiment for cell in reversed(self._cells)}
-
-    def costs(self, variant: Variant, agents: Sequence[str]) -> dict[int, Spent]:
-        """Summed cost of these agents by complete seed."""
-        costs = {}
-        for seed in self._seeds.get(variant, ()):
-            team = self._of(variant, seed, agents)
-            ends = [last_of(agent) for agent in team] if team else [None]
-            if None not in ends:
-                costs[seed] = Spent.sum(end.spent for end in ends if end is not None)
-        return costs
-
     def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> Sequence[Point]:
         """Training curve: mean accuracy over agents against their summed cost.
 

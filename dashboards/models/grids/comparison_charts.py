@@ -1,17 +1,15 @@
-"""Charts of a comparison: verdicts, accuracy against cost, accuracy after training, parallel coordinates."""
+"""Charts of a comparison: verdicts, accuracy against cost, accuracy after training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import pandas as pd
 
 from dashboards.charts import charts
 from dashboards.charts.charts import Chart
 from dashboards.charts.palette import Stroke, method_strokes
-from dashboards.charts.parallel import parallel
 from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
 from dashboards.models.grids.evaluations import Point
 from dashboards.models.grids.verdicts import GridVerdicts
@@ -56,17 +54,14 @@ def verdict_chart(verdicts: GridVerdicts, pair: str) -> Chart | None:
 
 def curves_chart(
     comparer: Comparer, comparison: Comparison, agents: Sequence[str], benchmarks: Sequence[str], cost: str,
-    paper_values: Mapping[Variant, float], *, has_seeds: bool,
+    paper_values: Mapping[Variant, float],
 ) -> Chart | None:  # fmt: skip
-    """Accuracy against cost: mean over seeds with its interval, and the paper's values at the end.
-
-    With `has_seeds`, the chart has a line for each seed too; without, its reader may ask for them.
-    """
+    """Accuracy against cost: mean over seeds with its interval, each seed, and the paper's values at the end."""
     rows: list[dict[str, object]] = []
     for variant in comparison.variants:
         points = comparer.curve(variant, agents, benchmarks)
         rows += _rows(variant, "mean", "", points, cost, comparison)
-        for seed, path in (comparer.paths(variant, agents, benchmarks) if has_seeds else {}).items():
+        for seed, path in comparer.paths(variant, agents, benchmarks).items():
             rows += _rows(variant, "seed", str(seed), path, cost, comparison)
         if variant in paper_values and points:
             end = _rows(variant, "paper", "", points[-1:], cost, comparison)[0]
@@ -80,8 +75,7 @@ def curves_chart(
         label = f"{time_label(comparison)}, {unit}"
     table["x_unit"] = unit
     strokes = strokes_of(comparison)
-    chart = charts.curves("curves", "", table, x=label, y="accuracy", strokes=strokes, reference="paper's accuracy")
-    return chart if has_seeds else replace(chart, options=("seeds", *chart.options))
+    return charts.curves("curves", "", table, x=label, y="accuracy", strokes=strokes, reference="paper's accuracy")
 
 
 def _rows(
@@ -129,38 +123,3 @@ def results_chart(comparison: Comparison, column: int) -> Chart | None:
     strokes = method_strokes(["before training", *(variant.title for variant in comparison.variants)])
     label = f"accuracy, {comparison.columns[column]}"
     return charts.intervals("results", "", pd.DataFrame(rows), x=label, strokes=strokes, facet="agent")
-
-
-def parallel_chart(
-    comparer: Comparer, comparison: Comparison, fields: Mapping[Variant, Mapping[str, str]]
-) -> Chart | None:
-    """A line per seed across the numeric fields in which the methods differ, the costs, and every benchmark."""
-    numeric = [
-        name
-        for name in dict.fromkeys(n for method_fields in fields.values() for n in method_fields)
-        if _varies(name, fields)
-    ]
-    rows = []
-    for variant in comparison.variants:
-        costs = comparer.costs(variant, comparison.agents)
-        accuracies = {name: comparer.finals(variant, comparison.agents, [name]) for name in comparison.benchmarks}
-        for seed in sorted(
-            set.intersection(set(costs), *(set(benchmark_accuracies) for benchmark_accuracies in accuracies.values()))
-        ):
-            row: dict[str, object] = {"line": variant.title, "id": f"{variant.title}, seed {seed}"}
-            row |= {name: float(fields.get(variant, {}).get(name, "nan")) for name in numeric}
-            row |= {"tokens": costs[seed].tokens, "seconds": costs[seed].seconds}
-            rows.append(row | {name: benchmark_accuracies[seed] for name, benchmark_accuracies in accuracies.items()})
-    axes = [*numeric[:6], "tokens", "seconds", *comparison.benchmarks]
-    if not rows:
-        return None
-    return parallel("parallel", "", pd.DataFrame(rows), axes=axes, strokes=strokes_of(comparison))
-
-
-def _varies(name: str, fields: Mapping[Variant, Mapping[str, str]]) -> bool:
-    """Whether a field has different numbers."""
-    try:
-        values = {float(method_fields[name]) for method_fields in fields.values() if name in method_fields}
-    except ValueError:
-        return False
-    return len(values) > 1 and all(map(math.isfinite, values))

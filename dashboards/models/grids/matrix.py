@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from dashboards.report.cells import Variant
 from flows.records.progress import Spent
 from flows.service.experiment_state import CANCELLING
 
@@ -62,18 +63,18 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """A method, or one agent of it; one cell or None per seed.
-
-    `is_part` marks the single-agent runs below the row of their method, which shows them together.
-    """
+    """A method, or one agent of it; one cell or None per seed."""
 
     key: str
-    method: str
-    label: str
+    variant: Variant
     agent: str
     cells: tuple[MatrixCell | None, ...]
-    is_part: bool = False
-    has_parts: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its method, and its agent if the row is that of one."""
+        title = self.variant.title if self.variant.method else "run"
+        return f"{title} · {self.agent}" if self.agent else title
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,13 @@ class MatrixSection:
     pair: str
     seeds: tuple[int, ...]
     rows: tuple[MatrixRow, ...]
+
+    @property
+    def accuracies(self) -> tuple[float, float]:
+        """The lowest and the highest accuracy of its complete cells."""
+        cells = [cell for row in self.rows for cell in row.cells if cell is not None and cell.state == "done"]
+        values = [cell.value for cell in cells if cell.value is not None]
+        return min(values, default=0.0), max(values, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,27 +114,10 @@ class MatrixTotals:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A grid with the state of every cell."""
+    """A grid with the state of every cell, and a cell for each of its experiments alone."""
 
     name: str
     title: str
     sections: tuple[MatrixSection, ...]
+    experiments: tuple[MatrixCell, ...]
     totals: MatrixTotals
-
-    def cells(self) -> Iterable[MatrixCell]:
-        """All cells, in page order."""
-        return (cell for section in self.sections for row in section.rows for cell in row.cells if cell is not None)
-
-
-def beginning(matrix: Matrix, max_cells: int) -> Matrix:
-    """The first sections, rows and seeds, with at most `max_cells` cells; totals remain those of the whole grid."""
-    sections: list[MatrixSection] = []
-    num_left = max_cells
-    for section in matrix.sections:
-        seeds = section.seeds[:num_left]
-        if not seeds:
-            break
-        rows = [replace(row, cells=row.cells[: len(seeds)]) for row in section.rows[: num_left // len(seeds)]]
-        sections.append(replace(section, seeds=seeds, rows=tuple(rows)))
-        num_left -= len(seeds) * len(rows)
-    return replace(matrix, sections=tuple(sections))

@@ -35,14 +35,14 @@ def summaries(matrix: Matrix, comparers: Mapping[str, Comparer], baseline: Varia
     row_summaries: dict[str, RowSummary] = {}
     for section in matrix.sections:
         comparer = comparers[section.pair]
-        finals = {row.key: _finals(comparer, row, Variant(row.method, row.label)) for row in section.rows}
+        finals = {row.key: _finals(comparer, row, row.variant) for row in section.rows}
         accuracy_summaries = {key: summarize(list(values.values())) for key, values in finals.items() if values}
         ends = [value for values in finals.values() for value in values.values()]
         low, high = min(ends, default=0.0), max(ends, default=1.0)
         for row in section.rows:
             theirs = _finals(comparer, row, baseline) if baseline is not None else {}
             common = sorted(finals[row.key].keys() & theirs.keys())
-            is_other = Variant(row.method, row.label) != baseline
+            is_other = row.variant != baseline
             row_summaries[row.key] = RowSummary(
                 accuracy_summaries.get(row.key),
                 paired_t([100 * (finals[row.key][seed] - theirs[seed]) for seed in common])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,19 +168,3 @@ def _chart(
     strokes = agent_strokes(table["line"])
     chart = curves(name, about, table, x="step", y=label, strokes=strokes, facet=facet, line="agent")
     return replace(chart, options=_OPTIONS)
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A gap between two steps that is far longer than usual: an interruption, or a long evaluation."""
-
-    after_step: int
-    seconds: float
-
-
-def pauses(metrics: StepMetrics) -> list[Pause]:
-    """Steps that ended more than a minute, and ten times the median time, after the step before."""
-    steps = sorted(metrics.at)
-    gaps = [(step, metrics.at[after] - metrics.at[step]) for step, after in pairwise(steps)]
-    usual = statistics.median(seconds for _, seconds in gaps) if gaps else 0.0
-    return [Pause(step, seconds) for step, seconds in gaps if seconds > max(60.0, 10 * usual)]

@@ -74,8 +74,6 @@ class Filter:
         wrong: another agent that has a wrong response and no correct one, or ANY.
         verdict, agent, tag, text: some response has this verdict, is of this agent, has this tag, and contains this
             text, in any case; the text may also stand in the problem's id or in the problem.
-        is_longest_first: order by the longest of these responses, in tokens.
-        min_tokens, max_tokens: the response has at least, and at most, this many tokens; None: any number.
     """
 
     right: str = ""
@@ -84,9 +82,6 @@ class Filter:
     agent: str = ""
     tag: str = ""
     text: str = ""
-    is_longest_first: bool = False
-    min_tokens: int | None = None
-    max_tokens: int | None = None
 
     def accepts(self, response: Response, text_is_elsewhere: bool) -> bool:
         """Whether a response has all that is asked of one."""
@@ -94,8 +89,6 @@ class Filter:
             self.verdict in ("", response.status)
             and self.agent in ("", response.agent)
             and self.tag in ("", response.tag or ORDINARY_TAG)
-            and (self.min_tokens is None or response.num_tokens >= self.min_tokens)
-            and (self.max_tokens is None or response.num_tokens <= self.max_tokens)
             and (text_is_elsewhere or self.text.casefold() in response.text.casefold())
         )
 
@@ -147,17 +140,10 @@ class StepResponses:
         for problem in self.problems:
             elsewhere = f"{problem.problem_id}\n{problem.question}\n{texts.get(problem.problem_id, '')}".casefold()
             is_elsewhere = criteria.text.casefold() in elsewhere
-            accepted = [
-                r
-                for agent_responses in problem.responses.values()
-                for r in agent_responses
-                if criteria.accepts(r, is_elsewhere)
-            ]
-            if accepted and _disagrees(problem, criteria):
-                selection.append((max(r.num_tokens for r in accepted), problem))
-        if criteria.is_longest_first:
-            selection.sort(key=lambda pair: -pair[0])
-        return tuple(problem for _, problem in selection)
+            responses = (r for agent_responses in problem.responses.values() for r in agent_responses)
+            if any(criteria.accepts(r, is_elsewhere) for r in responses) and _disagrees(problem, criteria):
+                selection.append(problem)
+        return tuple(selection)
 
 
 def _disagrees(problem: ProblemResponses, criteria: Filter) -> bool:

@@ -41,8 +41,6 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import own_minibatch
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.data.tokens.retokenize import decode_response
-from hacpo_core.engines.cpu.products import IMAGES
-from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
@@ -134,7 +132,6 @@ class Ours:
         self.num_prompts = NUM_PROMPTS[size]
         engine = EngineConfig(num_threads=THREADS, skip_zero_advantage=skips, device=device)
         self.model = model_of(size, self.tokenizer).to(device)  # type: ignore[arg-type]
-        speed_up(self.model)
         optimizer = OptimizerConfig(learning_rate=LEARNING_RATE)
         self.learner = TorchLearner(
             self.model, optimizer=optimizer, engine=engine, temperature=1.0, total_updates=10**6
@@ -269,7 +266,7 @@ WAYS: dict[str, Way] = {
 def seconds_of_products(ours: Ours) -> float:
     """Time of the linear layers' matrix products alone, for the updates of a step on all rows, s."""
     num_tokens = NUM_SAMPLES * sum(len(prompt) + NUM_TOKENS - 1 for prompt in ours.prompts)
-    multiply = linear_products(ours.model, num_tokens // NUM_UPDATES // IMAGES * IMAGES, has_gradients=True)
+    multiply = linear_products(ours.model, num_tokens // NUM_UPDATES, has_gradients=True)
     started = time.perf_counter()
     for _ in range(NUM_UPDATES):
         multiply()

@@ -7,8 +7,8 @@
 #   HARDWARE  hardware file; default: one_gpu_vllm, one_gpu without vLLM, cpu without a GPU
 #   PARTS     parts to run; default: all
 #   TOTAL_S   limit of all parts together, s
-#   WORDS     further section.field=value of the parts that train, such as engine.vllm.transfer=ipc. Starting a vLLM
-#             engine took over 45 s on one machine; engine.vllm.enforce_eager=true leaves out its CUDA graphs
+#   WORDS     further section.field=value of the parts that train, such as engine.vllm.enforce_eager=true, which leaves out
+#             the CUDA graphs of a vLLM engine, whose start took over 45 s on one machine
 set -uo pipefail
 cd "$(dirname "$0")/.."
 results=${1:-gpu_trial.txt}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -10,16 +9,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-
-from hacpo_core.engines.cpu import products
-from hacpo_core.engines.cpu.products import FrozenLinear, packed, product
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -41,23 +37,10 @@ def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return statistics.median(numerator / denominator for numerator, denominator in zip(over, under, strict=True))
 
 
-def matmul_peaks() -> dict[str, float]:
-    """FLOP/s of a large fp32 matrix product on torch's threads, with torch's default and with oneDNN; best of ten."""
+def matmul_peak() -> float:
+    """FLOP/s of a large fp32 matrix product on torch's threads; best of ten."""
     left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    prepared = packed(right)
-    ways = {"torch": lambda: left @ right, "onednn": lambda: product(left, prepared)}
-    return {way: 2 * 1024**3 / min(seconds) for way, seconds in in_turn(ways, rounds=10).items()}
-
-
-@contextlib.contextmanager
-def without_onednn() -> Iterator[None]:
-    """Use torch's default matrix products in the block; existing learners still fill their passes."""
-    rule = products.mkl_is_slow
-    products.mkl_is_slow = lambda: False  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        products.mkl_is_slow = rule
+    return 2 * 1024**3 / min(in_turn({"product": lambda: left @ right}, rounds=10)["product"])
 
 
 def read_bandwidth() -> float:
@@ -72,18 +55,16 @@ def linear_products(model: nn.Module, num_tokens: int, *, has_gradients: bool) -
     Inputs, and gradients of outputs, are allocated at every call, which costs a few percent.
 
     Args:
-        model: its linear layers except the output embedding are used. With gradients the layers are called, without
-            they are multiplied as in our decoder.
+        model: its linear layers except the output embedding are used.
         num_tokens: rows of each product.
         has_gradients: compute the gradients of input and weight as well, which triples the number of products.
     """
     layers = [layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and name != "lm_head"]
-    frozen = [] if has_gradients else [FrozenLinear(layer.weight, None, packs=True) for layer in layers]
 
     def sample() -> None:
         with torch.inference_mode():
-            for layer, multiply in zip(layers, frozen, strict=True):
-                multiply(torch.ones(num_tokens, layer.in_features))
+            for layer in layers:
+                layer(torch.ones(num_tokens, layer.in_features))
 
     def train() -> None:
         for layer in layers:

@@ -25,14 +25,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from benchmarks.measure import RESULTS, child, in_turn, matmul_peaks, median_ratio, write_result
+from benchmarks.measure import RESULTS, child, in_turn, matmul_peak, median_ratio, write_result
 from benchmarks.models import NAMES, SMOLLM2, real_model, smollm2_folder
 from benchmarks.update import KEPT, Shape, compare, rows_of
 from flows.planning.compose import compose
 from flows.planning.plans import plan, save_plan
 from flows.runs.experiment import evaluate_agents
 from flows.runs.opening import open_experiment
-from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.decoders import ModelDecoder
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler, choose
@@ -66,7 +65,6 @@ def sampling(name: str, sizes: list[tuple[int, int]], rounds: int) -> list[dict[
     plain, fast = real_model(name), real_model(name)
     if plain is None or fast is None:
         return []
-    speed_up(fast)
     settings: Any = plain.generation_config
     settings.eos_token_id, settings.pad_token_id = None, 0
     ours = TransformersSampler(fast, eos_ids=[], pad_id=0, batch_size=max(rows for rows, _ in sizes))
@@ -130,7 +128,7 @@ def update(rounds: int) -> list[dict[str, Any]]:
         assert model is not None, "main() leaves it out where it cannot be had"
         return model
 
-    peak = max(matmul_peaks().values())
+    peak = matmul_peak()
     results = []
     for kind, (prompt, response) in UPDATES.items():
         shape = Shape(vocabulary=49_152, width=0, layers=0, problems=1, prompt=prompt, response=response)

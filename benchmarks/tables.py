@@ -66,19 +66,18 @@ def update(result: dict[str, Any]) -> str:
     rows = [
         [
             *(entry[name] for name in names),
-            *(entry["seconds"][way] for way in ("ours", "ours without oneDNN", "floor")),
+            *(entry["seconds"][way] for way in ("ours", "floor")),
             entry["ours_over_floor"],
             entry["share_of_peak"],
         ]
         for entry in result["results"]
     ]
-    head = [*names, "ours s", "without oneDNN s", "floor s", "ours / floor", "share of the matmul peak"]
-    peak, limits = result["head"]["peak_mb"], result["matmul_peak_flops"]
+    head = [*names, "ours s", "floor s", "ours / floor", "share of the matmul peak"]
+    peak = result["head"]["peak_mb"]
     memory = (
         f"Log-probabilities and gradient of {result['head']['tokens']:,} tokens with a vocabulary of "
         f"{result['head']['vocabulary']:,} take {peak['ours']:.0f} MiB, and {peak['naive']:.0f} MiB if all logits are "
-        f"kept. A large matrix product reaches {limits['torch'] / 1e9:.0f} GFLOP/s with torch's default and "
-        f"{limits['onednn'] / 1e9:.0f} with oneDNN."
+        f"kept. A large matrix product reaches {result['matmul_peak_flops'] / 1e9:.0f} GFLOP/s."
     )
     return f"{table(head, rows)}\n\n{memory}"
 
@@ -99,12 +98,12 @@ def real_models(result: dict[str, Any]) -> str:
         [
             *(entry[name] for name in ("model", "rows", "prompt")),
             "{} to {}".format(*entry["response"]),
-            *(entry["seconds"][way] for way in ("ours", "ours without oneDNN", "floor")),
+            *(entry["seconds"][way] for way in ("ours", "floor")),
             *(entry[name] for name in ("ours_over_floor", "share_of_peak")),
         ]
         for entry in result.get("update", [])
     ]
-    head = ["update of model", "rows", "prompt", "responses", "ours s", "without oneDNN s", "floor s", "ours / floor"]
+    head = ["update of model", "rows", "prompt", "responses", "ours s", "floor s", "ours / floor"]
     tables.append(table([*head, "share of the matmul peak"], updates))
     fields = ("model", "problems", "tokens", "evaluation_s", "sampling_s", "evaluation_over_sampling")
     answers = [[entry[name] for name in fields] for entry in result.get("evaluation", [])]

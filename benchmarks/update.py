@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.measure import PeakMemory, child, in_turn, matmul_peaks, median_ratio, without_onednn, write_result
+from benchmarks.measure import PeakMemory, child, in_turn, matmul_peak, median_ratio, write_result
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch, own_minibatch
-from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.learning.optimizer import adamw
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
@@ -141,18 +140,12 @@ def compare(new_model: Callable[[], PreTrainedModel], minibatch: Minibatch, roun
     """
     engine = EngineConfig(num_threads=THREADS)
     floor, model = Floor(new_model(), minibatch, engine), new_model()
-    speed_up(model)
     learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1000)
 
     def update() -> None:
         learner.update([minibatch], OBJECTIVE, measures_cosine=False)
 
-    def update_without_onednn() -> None:
-        with without_onednn():
-            update()
-
-    ways = {"ours": update, "ours without oneDNN": update_without_onednn, "floor": floor.update}
-    seconds = in_turn(ways, rounds=rounds)
+    seconds = in_turn({"ours": update, "floor": floor.update}, rounds=rounds)
     embedding: Any = model.get_input_embeddings()
     head = embedding.weight.numel()
     body = sum(p.numel() for p in model.parameters()) - head
@@ -201,18 +194,18 @@ def main() -> None:
         print(json.dumps(measure(name, arguments.rounds, float(peak))))
         return
     memory = {way: child("update", "--memory-of", way) for way in ("ours", "naive")}
-    peaks = matmul_peaks()
+    peak_flops = matmul_peak()
     os.environ |= {"MALLOC_TRIM_THRESHOLD_": KEPT, "MALLOC_MMAP_THRESHOLD_": KEPT}
     results = []
     for name in SHAPES:
-        options = ["--one", name, str(max(peaks.values())), "--rounds", str(arguments.rounds)]
+        options = ["--one", name, str(peak_flops), "--rounds", str(arguments.rounds)]
         results.append(child("update", *options))
         print(json.dumps(results[-1]), flush=True)
     title = {
         "threads": THREADS,
         "rounds": arguments.rounds,
         "dtype": "float32",
-        "matmul_peak_flops": peaks,
+        "matmul_peak_flops": peak_flops,
         "kept_bytes": int(KEPT),
     }
     head = {"vocabulary": LARGE_VOCABULARY, "tokens": LARGE_TOKENS, "peak_mb": memory}

@@ -26,7 +26,6 @@ from transformers import PreTrainedModel
 from benchmarks.models import NAMES, random_model, real_model
 from benchmarks.update import OBJECTIVE, Shape, rows_of
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.learning import learner as learners
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.passes import layouts
@@ -171,8 +170,6 @@ def main() -> None:
     device, dtype = ("cuda", torch.bfloat16) if HAS_GPU else ("cpu", torch.float32)
     model = model or random_model("0.5b", device=device, dtype=dtype)
     model.to(device=device, dtype=dtype)  # type: ignore[call-arg]
-    if not HAS_GPU:
-        speed_up(model)
     works = {"sampling": lambda: profiled_sampling(model), "update": lambda: profiled_update(model, arguments.threads)}
     for found in (works[part]() for part in arguments.of):
         column = "device_s" if HAS_GPU else "host_s"

@@ -163,7 +163,6 @@ def initial_models(config: ExperimentConfig) -> dict[str, InitialModel]:
             device="cpu" if agent.tiny is not None else config.engine.device,
             stops_at_turn_end=config.rollout.stops_at_turn_end,
             num_threads=num_threads(config),
-            speedups=config.engine.speedups,
         )
         for name, agent in config.pair.agents.items()
     }

@@ -29,16 +29,7 @@ class VllmConfig:
         "where the engine runs",
         choices={
             "shared": "in the agent's process; weights are passed in memory",
-            "own": "in its own processes; weights are passed as `transfer` says",
-        },
-        identity=False,
-    )
-    transfer: str = setting(
-        "file",
-        "how weights get to an engine in its own processes",
-        choices={
-            "file": "as a safetensors file in shared memory, one per machine",
-            "ipc": "the engine reads the learner's memory: CUDA IPC, without a copy in host memory",
+            "own": "in its own processes; weights are passed as a safetensors file in shared memory, one per machine",
         },
         identity=False,
     )
@@ -203,11 +194,6 @@ class EngineConfig:
     deterministic: bool = setting(
         False,
         "use deterministic CUDA kernels where they exist, which are slower; replays must then be bitwise equal",
-    )
-    speedups: bool = setting(
-        True,
-        "use hacpo's own decoding, matrix products and attention where they are faster; false: only functions of torch "
-        "and transformers",
     )
     skip_zero_advantage: bool = setting(
         True,

@@ -32,7 +32,6 @@ from hacpo_core.config.samplers import sampler_of
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
-from hacpo_core.engines.cpu.speedups import use_speedups
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
 from hacpo_core.engines.learning.allocator import use_expandable_segments
 from hacpo_core.engines.learning.learner import BaseLearner
@@ -108,7 +107,6 @@ class Agent:
         engine = config.engine
         use_expandable_segments(engine)
         torch.set_num_threads(num_threads(config))
-        use_speedups(engine.speedups)
         if engine.device != "cpu" and engine.deterministic:
             use_deterministic_kernels()
         self.name, self.tokens, self.version, self.is_dirty = name, tokens, version, False

@@ -59,7 +59,6 @@ class InitialModel:
         device: for the warm-up, "cpu" or "cuda".
         stops_at_turn_end: `rollout.stops_at_turn_end`, which decides about the token that solutions end in.
         num_threads: CPU threads of a warm-up; tiny models use one.
-        speedups: `engine.speedups`.
     """
 
     name: str
@@ -69,7 +68,6 @@ class InitialModel:
     device: str = "cpu"
     stops_at_turn_end: bool = True
     num_threads: int = 1
-    speedups: bool = True
 
     @property
     def field(self) -> str:
@@ -194,7 +192,6 @@ class InitialModel:
         import torch
         from transformers.utils import logging as transformers_logging
 
-        from hacpo_core.engines.cpu.speedups import use_speedups
         from hacpo_core.engines.learning.offload import release_unused
         from hacpo_core.engines.models.loading import check_vocabulary, load_model
         from hacpo_core.engines.models.lora import save_model
@@ -208,7 +205,6 @@ class InitialModel:
         try:
             tokens = AgentTokenizer(self.name, agent, initial=base, stops_at_turn_end=self.stops_at_turn_end)
             with _repeatable(self.device, 1 if agent.tiny is not None else self.num_threads):
-                use_speedups(self.speedups)
                 model = load_model(base, device=self.device)
                 check_vocabulary(model, tokens.tokenizer, agent=self.name)
                 if warm_up.kind == "weak_driven":

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import weakref
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +17,7 @@ from safetensors.torch import load_file
 
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.vllm import exchange
-from hacpo_core.engines.vllm.exchange import WeightExchange, memory_handles, opened_weights
+from hacpo_core.engines.vllm.exchange import WeightExchange
 from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
 
@@ -63,32 +61,6 @@ def test_weights_that_are_computed_are_in_memory_one_at_a_time() -> None:
         assert [load_file(folder / "model.safetensors")[str(n)][0, 0] for n in range(4)] == [0, 1, 2, 3]
     found.close()
     assert len(read) == 4
-
-
-def _changed_by_another_process(handles: bytes, connection: Connection) -> None:
-    with opened_weights(handles) as weights:
-        connection.send([(name, weight.float().tolist()) for name, weight in weights])
-        for _, weight in weights:
-            weight.zero_()
-
-
-def test_handles_open_the_same_memory_in_another_process_and_the_learners_own_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    copies: list[torch.Tensor] = []
-    clone = torch.Tensor.clone
-    monkeypatch.setattr(torch.Tensor, "clone", lambda tensor: copies.append(clone(tensor)) or copies[-1])
-    processes = multiprocessing.get_context("spawn")
-    receiver, sender = processes.Pipe(duplex=False)
-    with memory_handles(WEIGHTS.items()) as handles:
-        child = processes.Process(target=_changed_by_another_process, args=(handles, sender))
-        child.start()
-        assert receiver.recv() == [(name, weight.float().tolist()) for name, weight in WEIGHTS.items()]
-        child.join()
-    assert child.exitcode == 0
-    assert [float(copy.abs().sum()) for copy in copies] == [0.0, 0.0], "the other process wrote to the same memory"
-    assert not any(weight.is_shared() for weight in WEIGHTS.values())
-    assert WEIGHTS["a"].sum() == 15.0
 
 
 def _exchange_on_a_rank() -> tuple[Path, bool, list[Path]]:

@@ -29,7 +29,6 @@ from hacpo_core import algo
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import AUTO, EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.cpu.speedups import pass_length
 from hacpo_core.engines.learning.entropy_control import EntropyControl, without_control
 from hacpo_core.engines.learning.optimizer import learning_rate
 from hacpo_core.engines.learning.outcomes import MinibatchOutcome, RowOutcomes, UpdateOutcome
@@ -109,7 +108,6 @@ class BaseLearner(ABC):
         is_wide = engine.head_dtype == "float32"
         head = scoring_head(model, is_wide=is_wide)
         self.layout = row_layout(head, engine.row_layout)
-        self._filled_length = pass_length(model)
         self.head: Head = replace(head, is_compiled=engine.compile)
         if isinstance(reference, nn.Module):
             let_rows_share(reference)
@@ -199,7 +197,7 @@ class BaseLearner(ABC):
 
     def _forward_passes(self, rows: TokenRows) -> Iterator[ForwardPass]:
         max_tokens = self._engine.micro_batch_tokens
-        return forward_passes(rows, layout=self.layout, max_tokens=max_tokens, filled_length=self._filled_length)
+        return forward_passes(rows, layout=self.layout, max_tokens=max_tokens)
 
     def update(
         self,

@@ -27,7 +27,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from hacpo_core.config.counts import recomputed_layers
-from hacpo_core.engines.cpu.speedups import speed_up
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.passes.attention import rotations
 from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
@@ -135,9 +134,7 @@ def load_model(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> 
     disable_noise(model)
     _fix_tied_embeddings(model, folder)
     _fix_generation_settings(model, folder)
-    model = model.to(device)
-    speed_up(model)
-    return model  # type: ignore[no-any-return]
+    return model.to(device)  # type: ignore[no-any-return]
 
 
 def _fix_tied_embeddings(model: PreTrainedModel, folder: Path) -> None:

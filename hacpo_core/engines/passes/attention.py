@@ -18,7 +18,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from hacpo_core.engines.cpu.speedups import causal_attention
 from hacpo_core.engines.passes.layouts import RowPlaces
 from hacpo_core.engines.passes.logprobs import widened
 
@@ -48,13 +47,11 @@ def attend(
     for num_rows, length in rows.blocks:
         end = start + num_rows * length
         query, key, value = (part[start:end].unflatten(0, (num_rows, length)).transpose(1, 2) for part in parts_PHK)
-        attended_RLHK = causal_attention(query, key, value, options)
-        if attended_RLHK is None:
-            attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
+        attended_RLHK, _ = sdpa_attention_forward(module, query, key, value, None, **options)
         attended.append(attended_RLHK.flatten(0, 1))
         start = end
     attended_PHK = attended[0] if len(attended) == 1 else torch.cat(attended)
-    attended_THK: Tensor = _Collect.apply(attended_PHK, rows, query_BHTK.shape[2])  # type: ignore[no-untyped-call]
+    attended_THK: Tensor = _Collect.apply(attended_PHK, rows)  # type: ignore[no-untyped-call]
     return attended_THK[None], None
 
 
@@ -98,14 +95,14 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part_THK: Tensor, rows: RowPlaces, is_query: bool) -> Tensor:
-        ctx.rows, ctx.is_query, ctx.num_tokens = rows, is_query, len(part_THK)
+        ctx.rows, ctx.is_query = rows, is_query
         part_PHK: Tensor = part_THK.index_select(0, rows.token_P)
         return part_PHK
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         rows, grad = ctx.rows, grads[0]
-        grad_THK = _home_values(grad, rows.home_T, ctx.num_tokens)
+        grad_THK = grad.index_select(0, rows.home_T)
         if ctx.is_query:  # the outputs of a prompt's copies are discarded
             return grad_THK, None, None
         # Sum in fp32: a GPU accumulates in the tensor's dtype, and in bf16 a sum over many rows would lose small terms.
@@ -117,20 +114,11 @@ class _Collect(torch.autograd.Function):
     """PHK -> THK: for each token, the value at its home position."""
 
     @staticmethod
-    def forward(ctx: Any, attended: Tensor, rows: RowPlaces, num_tokens: int) -> Tensor:
+    def forward(ctx: Any, attended: Tensor, rows: RowPlaces) -> Tensor:
         ctx.rows, ctx.shape = rows, attended.shape
-        return _home_values(attended, rows.home_T, num_tokens)
+        value_THK: Tensor = attended.index_select(0, rows.home_T)
+        return value_THK
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        home_T = ctx.rows.home_T
-        grad_THK = grads[0][: len(home_T)]
-        return grad_THK.new_zeros(ctx.shape).index_copy_(0, home_T, grad_THK), None, None
-
-
-def _home_values(places: Tensor, home_T: Tensor, num_tokens: int) -> Tensor:
-    """For each token, the value at its home position; 0 for padding tokens at the end."""
-    value_THK = places.new_empty(num_tokens, *places.shape[1:])
-    torch.index_select(places, 0, home_T, out=value_THK[: len(home_T)])
-    value_THK[len(home_T) :] = 0
-    return value_THK
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].new_zeros(ctx.shape).index_copy_(0, ctx.rows.home_T, grads[0]), None

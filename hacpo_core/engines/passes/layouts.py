@@ -14,7 +14,7 @@ of a row for attention, which pads rows in blocks of similar length), C copy of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -77,21 +77,17 @@ class ForwardPass:
         return replace(self, **moved)
 
 
-def forward_passes(
-    rows: TokenRows, *, layout: str, max_tokens: int, filled_length: Callable[[int], int] | None = None
-) -> Iterator[ForwardPass]:
+def forward_passes(rows: TokenRows, *, layout: str, max_tokens: int) -> Iterator[ForwardPass]:
     """All rows, each in exactly one pass. The result depends on the arguments only.
 
     Args:
         rows: each with at least one prompt token and one response token.
         layout: "padded" or "shared_prompts".
         max_tokens: budget of one pass, with the padding of padded rows; a longer row gets a pass of its own.
-        filled_length: pad a sequence of shared_prompts to the length that this returns for its number of tokens, even
-            beyond `max_tokens`; None: leave it as it is.
     """
     for group in row_groups(rows, layout=layout, max_tokens=max_tokens):
         part = rows.take(group)
-        yield _padded_pass(part, group) if layout == "padded" else _shared_pass(part, group, filled_length)
+        yield _padded_pass(part, group) if layout == "padded" else _shared_pass(part, group)
 
 
 def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[int]]:
@@ -168,7 +164,7 @@ def _padded_pass(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
     )
 
 
-def _shared_pass(rows: TokenRows, positions: Sequence[int], filled_length: Callable[[int], int] | None) -> ForwardPass:
+def _shared_pass(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
     lengths = (rows.lengths_B - 1).tolist()
     blocks = [(block, lengths[block[0]]) for block in _blocks(lengths)]
     place_R, num_places = np.empty(len(rows), np.int64), 0
@@ -204,14 +200,13 @@ def _shared_pass(rows: TokenRows, positions: Sequence[int], filled_length: Calla
         token_P[here : here + length] = np.arange(first, first + length)
         token_P[here + length : here + row_length] = np.arange(begin, num_tokens)
         columns += [np.array([first + length - 1]), np.arange(begin, num_tokens)]
-    filler = [] if filled_length is None else [np.zeros(filled_length(num_tokens) - num_tokens, np.int64)]
     return ForwardPass(
         tuple(positions),
-        _ids([*inputs, *filler])[None],
+        _ids(inputs)[None],
         torch.zeros(len(rows.responses.value_N), dtype=torch.long),
         _ids(columns),
         _ids([rows.responses.value_N]),
-        _ids([*places, *filler])[None],
+        _ids(places)[None],
         RowPlaces(
             tuple((len(block), longest) for block, longest in blocks),
             torch.from_numpy(token_P),

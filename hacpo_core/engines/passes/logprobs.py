@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from hacpo_core.engines.cpu.speedups import linear
+from torch.nn import functional
 
 COMPILER = "inductor"
 """backend of torch.compile"""
@@ -82,7 +81,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    logits = linear(hidden.to(weight.dtype), weight)
+    logits = functional.linear(hidden.to(weight.dtype), weight)
     return logits if bias is None else logits + bias
 
 
@@ -191,7 +190,7 @@ class _ChunkedScores(torch.autograd.Function):
             if grad_bias_V is not None:
                 grad_bias_V += grad_logits.sum(dim=0, dtype=grad_bias_V.dtype)
             grad_logits = grad_logits.to(head_VD.dtype)  # a wider bias makes wider logits
-            grad_hidden_ND[part] = linear(grad_logits, head_VD.T)
+            grad_hidden_ND[part] = grad_logits @ head_VD
             if grad_weight_VD is not None:
                 hidden = hidden_ND[part].to(head_VD.dtype)
                 if grad_weight_VD.dtype == hidden.dtype:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hacpo_core.engines.cpu.speedups import is_switched_on
 from hacpo_core.engines.sampling.decoders import Decoder, ModelDecoder
 from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder, why_unsupported
 from hacpo_core.errors import ModelError, first_line
@@ -92,7 +91,7 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
     def fast() -> Decoder:
         return LlamaDecoder(model, has_wide_head=has_wide_head)
 
-    why = why_unsupported(model) if is_switched_on() else "engine.speedups is false"
+    why = why_unsupported(model)
     if why is None:
         difference = _difference(_decoded(fast(), trial, padding=0, device=model.device), references[0])
         tolerance = max(NOISE_FACTOR * noise, eps * size)

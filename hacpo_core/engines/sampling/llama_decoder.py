@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from hacpo_core.engines.cpu.attention import by_products, is_precise
-from hacpo_core.engines.cpu.products import IMAGES, FrozenLinear, OneDnnLinear
 from hacpo_core.engines.passes.attention import has_plain_rotation
 from hacpo_core.engines.passes.logprobs import widened
 from hacpo_core.engines.sampling.decoders import ModelDecoder
@@ -28,9 +26,6 @@ GROW_TOKENS = 64
 """smallest growth of a cache, in tokens per row"""
 PART_TOKENS = 4096
 """largest number of prompt tokens that are encoded in one pass, padding included"""
-MAX_PACKED = 2**30
-"""largest number of weights of a model for which all are copied into oneDNN's layout, if oneDNN is used. The copy lives
-while an agent samples, and takes as much as the gradient, which lives while it learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +48,29 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, slots=True)
+class _Linear:
+    """Weights of a linear layer."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, value: Tensor) -> Tensor:
+        return functional.linear(value, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
 class _Layer:
     """Weights of one layer."""
 
     norm: Tensor
-    qkv: tuple[FrozenLinear, ...]
+    qkv: tuple[_Linear, ...]
     head_norm: Tensor | None
     """norm weights of query and key heads, (heads, K)"""
-    out: FrozenLinear
+    out: _Linear
     mlp_norm: Tensor
-    gate: FrozenLinear
-    up: FrozenLinear
-    down: FrozenLinear
+    gate: _Linear
+    up: _Linear
+    down: _Linear
     window: int | None
     """number of last tokens to which the layer attends; None: all"""
 
@@ -76,18 +82,16 @@ class LlamaDecoder:
         self._prompts = ModelDecoder(model, has_wide_head=has_wide_head)
         base: Any = model.base_model
         config, head = model.config, model.get_output_embeddings()
-        packs = sum(parameter.numel() for parameter in model.parameters()) <= MAX_PACKED
         self._base = base
         self._num_query, self._num_key = config.num_attention_heads, config.num_key_value_heads
         self._width = base.layers[0].self_attn.head_dim
         self._epsilon = config.rms_norm_eps
-        self._head = _frozen(head, packs=packs, is_wide=has_wide_head)
+        self._head = _linear(head, is_wide=has_wide_head)
         self._has_wide_head = has_wide_head
         self._layers = [
-            _layer(layer, self._num_query, self._num_key, window=window, packs=packs)
+            _layer(layer, self._num_query, self._num_key, window=window)
             for layer, window in zip(base.layers, _windows(config), strict=True)
         ]
-        self._attend = by_products if is_precise(head.weight) else functional.scaled_dot_product_attention
         self._cache: list[Tensor] = []
         """stacked keys and values of each layer: (2, B, H, T, K)"""
 
@@ -151,7 +155,7 @@ class LlamaDecoder:
             window = slice(0 if layer.window is None else max(0, self._length - layer.window), self._length)
             key_BHTK, value_BHTK = cache[:, :, :, window]
             # Query heads of one key head go into the query dimension, so that keys need not be copied for each.
-            attended = self._attend(
+            attended = functional.scaled_dot_product_attention(
                 heads[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
                 key_BHTK,
                 value_BHTK,
@@ -199,7 +203,7 @@ def why_unsupported(model: PreTrainedModel) -> str | None:
     attention = [f"self_attn.{name}_proj" for name in "qkvo"]
     names = [*attention, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
     linears = [model.get_output_embeddings(), *(layer.get_submodule(name) for layer in layers for name in names)]
-    kinds = {type(linear).__name__ for linear in linears if type(linear) not in (nn.Linear, OneDnnLinear)}
+    kinds = {type(linear).__name__ for linear in linears if type(linear) is not nn.Linear}
     return f"its linear layers are {', '.join(sorted(kinds))}" if kinds else None
 
 
@@ -212,7 +216,7 @@ def _windows(config: Any) -> list[int | None]:
     return [window if kind == _SLIDING else None for kind in kinds]
 
 
-def _layer(layer: Any, num_query: int, num_key: int, *, window: int | None, packs: bool) -> _Layer:
+def _layer(layer: Any, num_query: int, num_key: int, *, window: int | None) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     head_norm = None
     if hasattr(attention, "q_norm"):
@@ -220,23 +224,23 @@ def _layer(layer: Any, num_query: int, num_key: int, *, window: int | None, pack
         head_norm = torch.cat([query.expand(num_query, -1), key.expand(num_key, -1)])
     return _Layer(
         norm=layer.input_layernorm.weight,
-        qkv=tuple(_frozen(getattr(attention, f"{name}_proj"), packs=packs) for name in "qkv"),
+        qkv=tuple(_linear(getattr(attention, f"{name}_proj")) for name in "qkv"),
         head_norm=head_norm,
-        out=_frozen(attention.o_proj, packs=packs),
+        out=_linear(attention.o_proj),
         mlp_norm=layer.post_attention_layernorm.weight,
-        gate=_frozen(mlp.gate_proj, packs=packs),
-        up=_frozen(mlp.up_proj, packs=packs),
-        down=_frozen(mlp.down_proj, packs=packs),
+        gate=_linear(mlp.gate_proj),
+        up=_linear(mlp.up_proj),
+        down=_linear(mlp.down_proj),
         window=window,
     )
 
 
-def _frozen(module: Any, *, packs: bool = False, is_wide: bool = False) -> FrozenLinear:
-    """A linear layer's weights for many calls without gradient; `is_wide`: in fp32."""
+def _linear(module: Any, *, is_wide: bool = False) -> _Linear:
+    """A linear layer's weights; `is_wide`: in fp32."""
     weight, bias = module.weight, module.bias
     if is_wide:
         weight, bias = widened(weight), None if bias is None else widened(bias)
-    return FrozenLinear(weight, bias, packs)
+    return _Linear(weight, bias)
 
 
 def _grown(buffer: Tensor, room: int) -> Tensor:
@@ -254,7 +258,5 @@ def prompt_parts(lengths: Sequence[int]) -> Iterator[slice]:
         while end < len(lengths) and (end + 1 - start) * max(width, lengths[end]) <= PART_TOKENS:
             width = max(width, lengths[end])
             end += 1
-        if end < len(lengths) and end - start > IMAGES:
-            end -= (end - start) % IMAGES  # a number of tokens for which products are fast
         yield slice(start, end)
         start = end

@@ -34,8 +34,7 @@ class TransformersSampler:
     """Samples from a model whose weights it may share with the learner; they are never copied.
 
     The random numbers of a response depend only on its request's seed (one uniform number per token, inverse CDF). The
-    same request therefore gives the same response in any batch, up to floating-point differences between batch shapes
-    and between plain and packed weights (`FrozenLinear`; once packed, weights stay packed for the rest of a call).
+    same request therefore gives the same response in any batch, up to floating-point differences between batch shapes.
     Reported log-probabilities are those of the policy, softmax(logits / temperature), before min_p, top_k and top_p.
     """
 

@@ -1,25 +1,18 @@
-"""Transfer of an agent's weights to engines in other processes, by one file per machine or by handles of memory.
+"""Transfer of an agent's weights to engines in other processes, by one file per machine.
 
-file   rank 0 ─write─▶ /dev/shm/hacpo-weights-…/model.safetensors ◀─read─ engines of ranks 0, 1, 2, 3
-       (in TMPDIR if /dev/shm is too small)
-ipc    rank r ─handles─▶ engine of rank r, which reads the learner's own memory
+rank 0 ─write─▶ /dev/shm/hacpo-weights-…/model.safetensors ◀─read─ engines of ranks 0, 1, 2, 3
+(in TMPDIR if /dev/shm is too small)
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-
-import torch
-import torch.multiprocessing  # teaches ForkingPickler to share tensors
-from torch import Tensor
 
 from hacpo_core.engines.models.tensor_files import TensorPart, write_tensors
 from hacpo_core.engines.ranks import all_ranks, this_rank
@@ -87,33 +80,6 @@ class WeightExchange:
         """Remove the folders."""
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def memory_handles(weights: Iterable[tuple[str, Tensor]]) -> Iterator[bytes]:
-    """Handles with which `opened_weights` reads these weights in another process of this machine, during the block.
-
-    Tensors of a GPU are shared as they are (CUDA IPC). Those of the host are copied first, because torch would move the
-    learner's own weights to shared memory.
-    """
-    held = [(name, tensor if tensor.is_cuda else tensor.clone()) for name, tensor in weights]
-    _finish_kernels()
-    yield bytes(ForkingPickler.dumps(held))
-    del held
-    if torch.cuda.is_initialized():
-        torch.cuda.ipc_collect()
-
-
-@contextmanager
-def opened_weights(handles: bytes) -> Iterator[list[tuple[str, Tensor]]]:
-    """The weights of `memory_handles`. After the block, the device has finished whatever reads them in it."""
-    yield pickle.loads(handles)
-    _finish_kernels()
-
-
-def _finish_kernels() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def _machine() -> tuple[str, int]:

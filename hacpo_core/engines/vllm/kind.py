@@ -39,7 +39,7 @@ class VllmKind(SamplerKind):
                 f"which vLLM does not report the policy's log-probabilities; set rollout.{name}={unset[name]:g}, "
                 "rollout.temperature=1 or engine.sampler=transformers"
             )
-        return _why_not_ipc(config) if vllm.process == "own" else _why_not_shared(config)
+        return None if vllm.process == "own" else _why_not_shared(config)
 
     def gpus_per_process(self, engine: EngineConfig) -> int:
         """Those over which tensors are split."""
@@ -48,10 +48,6 @@ class VllmKind(SamplerKind):
     def has_own_process(self, engine: EngineConfig) -> bool:
         """With `process: own`."""
         return engine.vllm.process == "own"
-
-    def needs_plain_segments(self, engine: EngineConfig) -> bool:
-        """Also with CUDA IPC: to read expandable segments, a process would need the rights of a debugger."""
-        return super().needs_plain_segments(engine) or _uses_ipc(engine)
 
     def can_sleep(self, engine: EngineConfig) -> bool:
         """With `sleeps`."""
@@ -102,21 +98,6 @@ class VllmKind(SamplerKind):
             max_tokens=self.max_sequence(config),
             eos_ids=eos_ids,
         )
-
-
-def _uses_ipc(engine: EngineConfig) -> bool:
-    return engine.vllm.process == "own" and engine.vllm.transfer == "ipc"
-
-
-def _why_not_ipc(config: ExperimentConfig) -> str | None:
-    """Why the engine cannot read the learner's memory, or None if it can or need not."""
-    num_gpus = config.engine.vllm.tensor_parallel_size
-    if _uses_ipc(config.engine) and num_gpus > 1:
-        return (
-            f"engine.vllm.transfer: got ipc with engine.vllm.tensor_parallel_size {num_gpus}, but the learner's "
-            "weights are on one GPU; set engine.vllm.transfer=file"
-        )
-    return None
 
 
 def _why_not_shared(config: ExperimentConfig) -> str | None:

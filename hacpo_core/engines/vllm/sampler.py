@@ -4,8 +4,7 @@
                                               └─rest─▶ device memory goes to the learner
 
 vLLM samples with its own copy of the weights. With `process: shared`, the engine runs in this process and receives the
-tensors; with `process: own`, it runs in child processes, which read a safetensors file or, with `transfer: ipc`, the
-learner's memory.
+tensors; with `process: own`, it runs in child processes, which read a safetensors file.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
 from hacpo_core.engines.models.lora import merged_parts, merged_weights
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
-from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange, memory_handles, opened_weights
+from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
 
@@ -61,12 +60,6 @@ class WorkerExtension:
     """Additional methods of vLLM's worker, in whatever process it runs."""
 
     model_runner: Any
-    reload_weights: Callable[..., None]
-
-    def read_weights(self, handles: bytes) -> None:
-        """Load the learner's weights from its memory."""
-        with opened_weights(handles) as weights:
-            self.reload_weights(weights_iterator=iter(weights))
 
     def pack_head(self) -> None:
         """Pack the output embedding's weights again.
@@ -196,12 +189,10 @@ class VllmSampler:
     def _prepare(self) -> None:
         """Prepare a started engine for its first use."""
         if self._engine.vllm.process == "own":
-            if self._engine.vllm.transfer == "file":
-                self.exchange = WeightExchange()
-            folders = self.exchange.folders if self.exchange is not None else []
+            self.exchange = WeightExchange()
             self._shared_memory = self.llm.collective_rpc("shared_memory")[0]
             pids = [process.pid for process in self._processes]
-            self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, folders))))
+            self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self.exchange.folders))))
         elif self.llm.model_config.using_transformers_backend():
             raise EngineError(
                 f"{type(self.model).__name__}: vLLM does not implement it and would modify transformers' class, which "
@@ -290,15 +281,9 @@ class VllmSampler:
     def copy_weights(self) -> None:
         """Copy the learner's weights, with adapters merged, to the engine."""
         named_parameters = self.model.named_parameters()
-        if self._engine.vllm.process == "shared":
+        if self.exchange is None:
             weights = merged_weights(self.model, named_parameters)
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        elif self.exchange is None:
-            with (
-                _as_engine_error("it could not read the learner's memory (engine.vllm.transfer=file needs no access)"),
-                memory_handles(merged_weights(self.model, named_parameters)) as handles,
-            ):
-                self.llm.collective_rpc("read_weights", args=(handles,))
         else:
             with self.exchange.copy(merged_parts(self.model, named_parameters)) as folder:
                 self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,7 +41,6 @@ def no_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (EngineConfig(device="cuda", sampler="vllm", vllm=OWN), EXPANDABLE),
         (EngineConfig(device="cuda", sampler="vllm", vllm=VllmConfig(process="shared", sleeps=False)), EXPANDABLE),
         (EngineConfig(device="cuda", sampler="vllm", vllm=SHARED), None),
-        (EngineConfig(device="cuda", sampler="vllm", vllm=replace(OWN, transfer="ipc")), None),
         (EngineConfig(device="cpu"), None),
     ],
 )

@@ -22,7 +22,6 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from hacpo_core.config import EngineConfig, LoraConfig
 from hacpo_core.config.identity import experiment_id, inert_fields
-from hacpo_core.engines.cpu import products
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.models.lora import (
     add_adapters,
@@ -276,15 +275,6 @@ def test_missing_peft_is_one_error_that_names_the_extra(monkeypatch: pytest.Monk
 def test_target_that_cannot_be_adapted_is_named(target: str, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         with_adapters(small_model(), replace(LORA, targets=["q_proj", target]))
-
-
-def test_layers_that_convolve_are_named_and_adapted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "mkl_is_slow", lambda: True)
-    model = small_model()
-    products.use_onednn(model)
-    with pytest.raises(EngineError, match=r"has no layer query; choose from .*q_proj"):
-        with_adapters(model, replace(LORA, targets=["query"]))
-    with_adapters(model, replace(LORA, targets=["q_proj"]))
 
 
 def test_configuration_is_checked_and_part_of_the_id_when_it_is_on() -> None:

@@ -390,13 +390,12 @@ def test_gpu_that_this_vllm_cannot_use_is_one_error(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("transfer", ["file", "ipc"])
 def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(
-    transfer: str, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = set(psutil.Process().children(recursive=True))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    vllm = VllmConfig("own", transfer=transfer, kv_cache_gb=0.25, enforce_eager=True)
+    vllm = VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True)
     sampler = sampler_of(model_of("qwen3"), tmp_path, vllm=vllm)
     try:
         assert set(psutil.Process().children(recursive=True)) - before
@@ -408,7 +407,6 @@ def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(
         change(sampler.model)
         sampler.synchronise(2, nothing)
         assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
-        assert not any(parameter.is_shared() for parameter in sampler.model.parameters())
     finally:
         sampler.close()
     assert set(psutil.Process().children(recursive=True)) == before
@@ -416,12 +414,10 @@ def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed here; make test-vllm")
-@pytest.mark.parametrize(("process", "transfer"), [("shared", "file"), ("own", "file"), ("own", "ipc")])
-def test_adapters_are_handed_over_merged_and_the_base_stays_as_it_was(
-    process: str, transfer: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("process", ["shared", "own"])
+def test_adapters_are_handed_over_merged_and_the_base_stays_as_it_was(process: str, tmp_path: Path) -> None:
     model = model_of("qwen3")
-    vllm = VllmConfig(process, transfer=transfer, kv_cache_gb=0.25, enforce_eager=True)
+    vllm = VllmConfig(process, kv_cache_gb=0.25, enforce_eager=True)
     sampler = sampler_of(model, tmp_path, vllm=vllm)
     try:
         add_adapters(model, LoraConfig(rank=4), seed_parts=(0,))

@@ -44,10 +44,9 @@ from hacpo_core.data.tokens.retokenize import decode_response
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
-from hacpo_core.methods.base import Objective
+from hacpo_core.methods.objective import Objective
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
-from hacpo_core.phases.rollout import NUM_PROBED
 from hacpo_core.records import Message, SamplingLimits
 from hacpo_core.seeds import derive_seed, generator
 from hacpo_core.tiny.tokenizers import build_tokenizer
@@ -152,8 +151,6 @@ class Ours:
             sampled = self.sampler.sample(requests, SamplingLimits(1.0, 1.0, NUM_TOKENS))
         rows = TokenRows.of([request.prompt_ids for request in requests], sampled.token_ids)
         with self.split.part("logprobs"):
-            if self.reuses:
-                self.learner.logprobs(rows.take(range(0, len(rows), len(rows) // NUM_PROBED)))
             old = sampled.logprobs if self.reuses else self.learner.logprobs(rows)
         texts = [decode_response(self.tokenizer, ids.tolist()) for ids in sampled.token_ids]
         reward_PAG = torch.tensor(
@@ -168,7 +165,7 @@ class Ours:
             own_minibatch(rows.take(part), old.take(part), advantage_R[part], self.objective)
             for part in np.array_split(shuffled, NUM_UPDATES)
         ]
-        outcome = self.learner.update(minibatches, self.objective, measures_cosine=False)
+        outcome = self.learner.update(minibatches, self.objective)
         self.num_skipped = sum(m.num_skipped for m in outcome.minibatches) / len(owners)
         return self.split.take(time.perf_counter() - started)
 

@@ -58,7 +58,6 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     overrides += [
         "train.problems=4",
         "method.build.problems=2",
-        "diagnostics.every=0",
         "evaluate.during=[]",
         "evaluate.final=[]",
         f"checkpoint.every={num_steps}",

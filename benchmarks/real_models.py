@@ -35,10 +35,9 @@ from flows.runs.opening import open_experiment
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.decoders import ModelDecoder
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler, choose
-from hacpo_core.methods.base import SampleSpec
+from hacpo_core.methods.plan import SampleSpec
+from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.phases.with_agent import with_agent
-from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import SamplingLimits
 
 THREADS, PROMPT_TOKENS, SAMPLES = 2, 16, 8
@@ -157,11 +156,9 @@ def evaluation(num_problems: int) -> list[dict[str, Any]]:
             specs = [SampleSpec(problem, 0, limits) for problem in benchmark.problems]
             num_tokens: list[int] = []
 
-            def sample(placed: PlacedAgent) -> None:
-                num_tokens.append(placed.sample(specs, step=0, purpose="evaluate").num_tokens)
-
-            def sample_all() -> object:
-                return with_agent(experiment, "smol", 0, sample)
+            def sample_all() -> None:
+                with agent_at(experiment, "smol", 0) as (placed, _):
+                    num_tokens.append(placed.sample(specs, step=0, purpose="evaluate").num_tokens)
 
             def evaluate() -> None:
                 evaluate_agents(experiment, 0, [name], benchmarks, DirectRunner(), lambda _: None)

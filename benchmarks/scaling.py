@@ -58,7 +58,7 @@ def run(folder: Path, num_agents: int, overrides: Sequence[str], num_steps: int)
     path = folder / f"of{num_agents}.yaml"
     path.write_text(OmegaConf.to_yaml(pair_of(num_agents)), encoding="utf-8")
     common = [f"runtime.runs_dir={folder}", "runtime.runner=direct", "tracking.enabled=false", "verifier.num_workers=1"]
-    common += [f"train.num_steps={num_steps}", "diagnostics.every=0", "evaluate.during=[]", "evaluate.final=[]"]
+    common += [f"train.num_steps={num_steps}", "evaluate.during=[]", "evaluate.final=[]"]
     common += [f"checkpoint.every={num_steps}"]
     memory = PeakMemory()
     cluster: AbstractContextManager[list[str]] = _cluster(num_agents) if RAY in overrides else nullcontext([])

@@ -143,7 +143,7 @@ def compare(new_model: Callable[[], PreTrainedModel], minibatch: Minibatch, roun
     learner = TorchLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1000)
 
     def update() -> None:
-        learner.update([minibatch], OBJECTIVE, measures_cosine=False)
+        learner.update([minibatch], OBJECTIVE)
 
     seconds = in_turn({"ours": update, "floor": floor.update}, rounds=rounds)
     embedding: Any = model.get_input_embeddings()

@@ -6,7 +6,7 @@ Shapes: R response, N token of all responses, F reward function.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -89,13 +89,8 @@ class Responses:
         logprobs: float32, nats, of these tokens under the policy, as reported by the sampler.
         text: without special tokens.
         finish_reason: "stop", or "length" if the response was cut at the limit.
-        old_logprobs: the same log-probabilities, computed by the agent's training engine before the step's first
-            update; None if the sampler's are used instead.
         num_sampled_R: tokens sampled for each response, including those discarded by a search; None if responses
             contain all sampled tokens.
-        probe_logprobs: the learner's log-probabilities of a few responses, which are only compared with the sampler's;
-            empty for the others; None if there are none.
-        recomputes_own: the old log-probabilities of own rows are recomputed at the start of the update.
         verdicts: None before verification.
     """
 
@@ -110,10 +105,7 @@ class Responses:
     logprobs: Ragged
     text: tuple[str, ...]
     finish_reason: tuple[str, ...]
-    old_logprobs: Ragged | None = None
     num_sampled_R: NDArray[np.int64] | None = None
-    probe_logprobs: Ragged | None = None
-    recomputes_own: bool = False
     verdicts: Verdicts | None = None
 
     def __len__(self) -> int:
@@ -124,11 +116,6 @@ class Responses:
     def num_tokens(self) -> int:
         """Number of sampled tokens, including those discarded by searches."""
         return len(self.token_ids.value_N) if self.num_sampled_R is None else int(self.num_sampled_R.sum())
-
-    @property
-    def behaviour_logprobs(self) -> Ragged:
-        """Log-probabilities of the old policy in importance ratios: `old_logprobs`, or else the sampler's."""
-        return self.logprobs if self.old_logprobs is None else self.old_logprobs
 
     def row_keys(self) -> Iterator[RowKey]:
         """Key of each response."""
@@ -153,15 +140,6 @@ class Responses:
             rewards.setdefault(problem_id, []).append(reward)
         return rewards
 
-    def with_probes(self, probes: Mapping[int, Sequence[float] | NDArray[np.float32]]) -> Responses:
-        """The same responses with these `probe_logprobs`, given by row."""
-        columns = [probes.get(row, ()) for row in range(len(self))]
-        return replace(self, probe_logprobs=Ragged.of(columns, np.float32) if probes else None)
-
-    def probes(self) -> dict[int, NDArray[np.float32]]:
-        """`probe_logprobs` by row, without the empty ones."""
-        return {row: values for row, values in enumerate(self.probe_logprobs or ()) if len(values)}
-
     def take(self, rows: Positions) -> Responses:
         """Some responses, in that order."""
         return replace(self, **{f.name: _take_rows(getattr(self, f.name), rows) for f in fields(self)})
@@ -175,31 +153,15 @@ class Responses:
 
     @classmethod
     def joined(cls, parts: Sequence[Responses]) -> Responses:
-        """The responses of all parts (at least one) of one agent and step, concatenated.
-
-        If only some parts have old log-probabilities, the sampler's are used for the others.
-        """
+        """The responses of all parts (at least one) of one agent and step, concatenated."""
         if len(parts) == 1:
             return parts[0]
-        if any(part.old_logprobs is not None for part in parts):
-            parts = [replace(part, old_logprobs=part.behaviour_logprobs) for part in parts]
         if any(part.num_sampled_R is not None for part in parts):
             parts = [
                 part if part.num_sampled_R is not None else replace(part, num_sampled_R=part.token_ids.lengths)
                 for part in parts
             ]
-        first_rows = np.cumsum([0, *map(len, parts)]).tolist()
-        probes = {
-            first + row: values
-            for first, part in zip(first_rows, parts, strict=False)
-            for row, values in part.probes().items()
-        }
-        recomputes_own = any(part.recomputes_own for part in parts)
-        parts = [replace(part, probe_logprobs=None, recomputes_own=recomputes_own) for part in parts]
-        responses = replace(
-            parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)}
-        )
-        return responses.with_probes(probes)
+        return replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
 
 
 def _take_rows(column: Any, rows: Positions) -> Any:
@@ -230,7 +192,7 @@ def _joined(columns: Sequence[Any]) -> Any:
 
 
 def as_arrow(responses: Responses) -> pyarrow.Table:
-    """All columns except probes and verdicts."""
+    """All columns except verdicts."""
     columns = _keys(responses) | {
         "tag": _strings(responses.tag),
         "policy_version": responses.policy_version_R,
@@ -240,8 +202,6 @@ def as_arrow(responses: Responses) -> pyarrow.Table:
         "text": _strings(responses.text),
         "finish_reason": _strings(responses.finish_reason),
     }
-    if responses.old_logprobs is not None:
-        columns["old_logprobs"] = as_lists(responses.old_logprobs)
     if responses.num_sampled_R is not None:
         columns["num_sampled"] = responses.num_sampled_R
     return pyarrow.table(columns)
@@ -278,7 +238,6 @@ def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
         logprobs=as_ragged(table["logprobs"]),
         text=tuple(table["text"].to_pylist()),
         finish_reason=tuple(table["finish_reason"].to_pylist()),
-        old_logprobs=as_ragged(table["old_logprobs"]) if "old_logprobs" in table.column_names else None,
         num_sampled_R=table["num_sampled"].to_numpy() if "num_sampled" in table.column_names else None,
     )
 

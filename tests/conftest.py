@@ -31,7 +31,7 @@ from flows.service.processes import home_of
 from flows.service.server import server_environment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
-from hacpo_core.methods.base import PlanTask, SampleSpec, SamplingPlan
+from hacpo_core.methods.plan import PlanTask, SampleSpec, SamplingPlan
 from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.records import Problem
 from tests.experiments_outcome import finish
@@ -67,7 +67,6 @@ evaluate:
     dev: {file: p.jsonl, template: "{problem}", limit: 8}
     test: {file: p.jsonl, template: "{problem}", limit: 8}
 checkpoint: {every: 2}
-diagnostics: {every: 2}
 runtime: {runner: direct}
 """
 FINISHED = """

@@ -12,23 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import (
-    Builder,
-    Carried,
-    Estimate,
-    Estimator,
-    History,
-    LossRows,
-    PlanTask,
-    SampleSpec,
-    SamplingPlan,
-    ScoredStep,
-    State,
-    Surrogate,
-)
+from hacpo_core.methods.base import State
+from hacpo_core.methods.build import Builder, History
 from hacpo_core.methods.builders.shuffled import Shuffled
+from hacpo_core.methods.estimate import Advantages, Estimate, Estimator, ScoredStep
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
+from hacpo_core.methods.objective import LossRows, Surrogate
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
+from hacpo_core.methods.plan import PlanTask, SampleSpec, SamplingPlan
 from hacpo_core.methods.plans.every_problem import EveryProblem
 from hacpo_core.records import Problem, RowKey
 from hacpo_core.responses import Responses
@@ -60,15 +51,15 @@ class RunningMean(Estimator):
     share: float = setting(0.5, "share of the newest step in the mean", above=0, at_most=1)
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        carried, means = {}, {}
+        advantages, means = {}, {}
         for agent, responses in scored.responses.items():
             before = state.get(agent, {"mean": np.zeros(1), "steps": 0})
             reward_R = rewards(responses)
             mean = (1 - self.share) * before["mean"] + self.share * reward_R.mean(keepdims=True)
             means[agent] = {"mean": mean, "steps": before["steps"] + 1}
-            carried[agent] = Carried(reward_R - mean, np.ones(len(responses)))
+            advantages[agent] = Advantages(reward_R - mean, np.ones(len(responses)))
         figures = {agent: {"running/mean": float(value["mean"][0])} for agent, value in means.items()}
-        return Estimate(dict.fromkeys(scored.responses, carried), figures), means
+        return Estimate(dict.fromkeys(scored.responses, advantages), figures), means
 
 
 class Weighted(Estimator):
@@ -77,11 +68,11 @@ class Weighted(Estimator):
     weight = 1.0
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        carried = {
-            agent: Carried(rewards(responses) + 0.5, np.full(len(responses), type(self).weight))
+        advantages = {
+            agent: Advantages(rewards(responses) + 0.5, np.full(len(responses), type(self).weight))
             for agent, responses in scored.responses.items()
         }
-        return Estimate(dict.fromkeys(scored.agents, carried)), state
+        return Estimate(dict.fromkeys(scored.agents, advantages)), state
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hacpo_core.responses import ORDINARY, Responses, Verdicts
 
 @dataclass(frozen=True)
 class Rollout:
-    """One response; without `old_logprobs` the sampler's stand in for them."""
+    """One response."""
 
     problem_id: str
     agent: str
@@ -22,7 +22,6 @@ class Rollout:
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    old_logprobs: tuple[float, ...] | None
     text: str
     finish_reason: str
     tag: str = ORDINARY
@@ -31,7 +30,6 @@ class Rollout:
 
 def responses_of(rollouts: Sequence[Rollout], *, step: int = 1) -> Responses:
     """All of one agent, with verdicts."""
-    old = [rollout.old_logprobs for rollout in rollouts]
     verdicts = [
         Verdict("unscored" if r.reward is None else "correct" if r.reward else "wrong", r.reward, None, 0.0)
         for r in rollouts
@@ -48,6 +46,5 @@ def responses_of(rollouts: Sequence[Rollout], *, step: int = 1) -> Responses:
         logprobs=Ragged.of([rollout.logprobs for rollout in rollouts], np.float32),
         text=tuple(rollout.text for rollout in rollouts),
         finish_reason=tuple(rollout.finish_reason for rollout in rollouts),
-        old_logprobs=None if None in old else Ragged.of(old, np.float32),
         verdicts=Verdicts.of(verdicts),
     )

@@ -24,7 +24,8 @@ from flows.runs.tracking import sync_experiments
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.evaluation.results import results
 from hacpo_core.files import read_json
-from hacpo_core.methods.base import History, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.build import History
 from hacpo_core.methods.builders.shuffled import Shuffled
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement import checkpoints
@@ -300,7 +301,7 @@ def replays_of(plan: Plan) -> list[tuple[int, str, str]]:
 
 GRADED = ("reward.functions=[tests.plugins:brevity]", "verifier.max_unscored_fraction=1.0")
 """a reward that differs between responses, so that every step has a gradient, whatever the last bits of a processor"""
-PAPERS_CLIP = ("method.objective.sequence_low=3e-4", "method.objective.sequence_high=4e-4", "old_logprobs=learner")
+PAPERS_CLIP = ("method.objective.sequence_low=3e-4", "method.objective.sequence_high=4e-4")
 
 
 @pytest.mark.parametrize(("noise", "words"), [(5e-4, ()), (5e-4, PAPERS_CLIP), (5e-3, PAPERS_CLIP)])
@@ -362,7 +363,7 @@ def test_replay_far_from_its_checkpoint_is_explained_by_the_distance(
     from hacpo_core.engines.learning import learner
 
     with_noise(monkeypatch)
-    monkeypatch.setattr("hacpo_core.phases.apply_update.MAX_REPLAYED_STEPS", 0)
+    monkeypatch.setattr("hacpo_core.phases.agent_at.MAX_REPLAYED_STEPS", 0)
     changed = small_plan("hacpo")
     break_off(changed, "rollout", 4)
     inner = learner.learning_rate

@@ -84,9 +84,9 @@ def measure_way(way: str, size: str, rows: Minibatch, changes: dict[str, Any], r
     learner.model.train()  # layers are recomputed in training mode only
     works: dict[str, Callable[[], object]] = {
         FORWARD: lambda: learner.logprobs(rows.tokens),
-        BACKWARD: lambda: learner.accumulate(rows, OBJECTIVE, 0),
+        BACKWARD: lambda: learner.passes(rows, OBJECTIVE, 0),
     }
-    found = measure(works.get(way, lambda: learner.update([rows], OBJECTIVE, measures_cosine=False)), rounds)
+    found = measure(works.get(way, lambda: learner.update([rows], OBJECTIVE)), rounds)
     rate = rows.num_tokens / found["seconds"]
     weights = sum(parameter.numel() for parameter in learner.model.parameters())
     tflops = (2 if way == FORWARD else 6) * weights * rate / 1e12

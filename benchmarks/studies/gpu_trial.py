@@ -26,8 +26,8 @@ from flows.planning.plans import Plan, plan
 from flows.runs.opening import open_experiment
 from hacpo_core.algorithm import train_step
 from hacpo_core.files import read_json
+from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.phases.runner import DirectRunner, Handle, Phase
-from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.store.steps import REPLAYS_FILE
 
 TINY = ("train.num_steps=10", "train.problems=16", "method.build.problems=8")
@@ -70,7 +70,8 @@ def train_and_replay(planned: Plan) -> None:
             say(step=step, **{f"{kind}_s": seconds for kind, seconds in runner.seconds.items()})
     with open_experiment(planned) as (experiment, _):
         for agent in experiment.agents:
-            with_agent(experiment, agent, num_steps, lambda placed: None)
+            with agent_at(experiment, agent, num_steps):
+                pass
             replays = [each for each in read_json(planned.root / REPLAYS_FILE) if each["agent"] == agent]
             say(agent=agent, replays=[each["kind"] for each in replays], distances=[r["distance"] for r in replays])
 

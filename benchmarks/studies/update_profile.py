@@ -128,7 +128,7 @@ def profiled_update(model: PreTrainedModel, threads: int) -> list[dict[str, Any]
         with record_function("fingerprint"):
             learner.fingerprint()
         with record_function("update"):
-            learner.update([rows], OBJECTIVE, measures_cosine=False)
+            learner.update([rows], OBJECTIVE)
         with record_function("fingerprint"):
             learner.fingerprint()
 

@@ -10,7 +10,7 @@ import psutil
 
 from flows.planning.memory import GIB, ModelShape, min_gpu_gib, num_trained, shares_gpu
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import measures_cosine, num_ranks
+from hacpo_core.config.counts import num_ranks
 from hacpo_core.config.samplers import sampler_of
 
 
@@ -23,8 +23,8 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
         14, 12  with engine.offloads, in bfloat16 and float32: masters, moments and weights
         dtype   with engine.deepspeed.offload_parameters
         R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after another
-        dtype   while it works: one gradient for the cosine (`diagnostics.every`) on the first rank, the copy that is
-                passed to a sampler's own processes, or the merged weights of a checkpoint with adapters
+        dtype   while it works: the copy that is passed to a sampler's own processes, or the merged weights of a
+                checkpoint with adapters
 
     Writing another checkpoint needs one tensor at a time. Not counted: Python and CUDA in each process, verifiers, page
     cache, other experiments on the machine.
@@ -36,7 +36,6 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     engine = config.engine
     width = 2 if engine.dtype != "float32" else 4
     is_deepspeed = engine.learner == "deepspeed"
-    has_cosine = measures_cosine(config) and not (is_deepspeed and engine.deepspeed.stage == 3)
     copies = sampler_of(engine).has_own_process(engine) or engine.lora.rank > 0
     takes_turns = shares_gpu(config)
     held_bytes, working_bytes, peak_bytes = 0.0, [0.0], [0.0]
@@ -50,7 +49,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
             agent_bytes += (12 if width == 2 else 8) * trained + width * total
         loading = num_ranks(config, agent) * width * total
         peak_bytes.append(held_bytes + max(agent_bytes, loading))
-        working_bytes.append(max(width * trained if has_cosine else 0.0, width * total if copies else 0.0))
+        working_bytes.append(width * total if copies else 0.0)
         if config.placement.ray.address is not None:
             peak_bytes.append(agent_bytes + working_bytes[-1])
         else:

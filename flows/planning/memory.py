@@ -24,8 +24,6 @@ from hacpo_core.config.counts import (
     checkpointing,
     has_reference,
     longest_sequence,
-    longest_taught,
-    measures_cosine,
     num_ranks,
     recomputed_layers,
 )
@@ -180,8 +178,6 @@ def agent_memory(
     else:
         copies = (4 if is_narrow or is_deepspeed else 0) + (width if is_narrow and stage in (1, 2) else 0)
         gradients += copies * trained / (ranks if stage >= 1 else 1)
-    if is_deepspeed and stage < 3 and measures_cosine(config):
-        gradients = max(gradients, 2.0 * width * trained)
 
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     if num_recomputed is None:
@@ -189,11 +185,6 @@ def agent_memory(
     tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
     max_places = 0 if is_least or engine.row_layout == "padded" else MAX_PLACES * engine.micro_batch_tokens
     activations = tokens * _activation_bytes(shape, width, num_recomputed, places=max(1.0, max_places / tokens))
-    if taught := longest_taught(config):
-        pass_tokens = taught if is_least else max(taught, engine.micro_batch_tokens)
-        activations = max(
-            activations, pass_tokens * _scoring_bytes(shape, width, places=max(1.0, max_places / pass_tokens))
-        )
     activations += 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
 
     kind = sampler_of(engine)

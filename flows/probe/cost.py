@@ -20,8 +20,7 @@ from flows.grids.estimate import num_evaluation_responses, occupied_hours
 from flows.planning.memory import GIB, gpu_gib, peak_gib
 from flows.probe.measure import AgentProbe, Probe
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import checkpointing, num_gpus, num_ranks, num_samples, recomputed_layers
-from hacpo_core.phases.rollout import SAME_LOGPROB
+from hacpo_core.config.counts import checkpointing, num_gpus, num_ranks, num_samples, recomputed_layers, scores_own
 
 PASSES = 3
 """forward passes that an update costs as much as, if no activations are recomputed"""
@@ -53,13 +52,6 @@ class ProbeCost:
     room_gib: float | None
 
 
-def _rescores(config: ExperimentConfig, agent: AgentProbe) -> bool:
-    """Whether the learner computes old log-probabilities; `checked` compares a few responses, here all."""
-    return config.old_logprobs == "learner" or (
-        config.old_logprobs == "checked" and agent.max_sampler_difference > SAME_LOGPROB
-    )
-
-
 def _passes(config: ExperimentConfig, name: str, agent: AgentProbe) -> float:
     """Forward passes that an agent's update costs as much as."""
     num_layers = max(1, agent.shape.num_layers)
@@ -73,7 +65,7 @@ def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
     passes = {k: config.method.build.num_iterations * _passes(config, k, agent) for k, agent in agents.items()}
     sampling = {k: num_rows * agent.mean_length / agent.sampled_per_s for k, agent in agents.items()}
     scoring = {
-        k: num_rows * agent.mean_length / agent.scored_per_s if _rescores(config, agent) else 0.0
+        k: num_rows * agent.mean_length / agent.scored_per_s if scores_own(config) else 0.0
         for k, agent in agents.items()
     }
     verifying = {k: num_rows / agent.verified_per_s for k, agent in agents.items()}

@@ -28,10 +28,10 @@ from flows.runs.opening import open_experiment
 from hacpo_core.evaluation.metrics import MetricEstimate, average_at_k, mean_with_interval
 from hacpo_core.experiment import Experiment
 from hacpo_core.files import write_errors
-from hacpo_core.methods.base import Estimate, SampleSpec, ScoredStep
 from hacpo_core.methods.checks import checked_estimate, checked_shape
-from hacpo_core.phases.with_agent import with_agent
-from hacpo_core.placement.base import PlacedAgent
+from hacpo_core.methods.estimate import Estimate, ScoredStep
+from hacpo_core.methods.plan import SampleSpec
+from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.records import Problem
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.seeds import generator
@@ -174,25 +174,23 @@ def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> 
         SampleSpec(problem, sample, rollout.limits) for problem in problems for sample in range(rollout.num_samples)
     ]
 
-    def score_few(placed: PlacedAgent) -> None:
+    with agent_at(experiment, agent, 0) as (placed, _):
+        # the first calls compile and allocate
         placed.score(placed.sample(specs[: rollout.num_samples], step=STEP, purpose="rollout"))
-
-    with_agent(experiment, agent, 0, score_few)  # the first calls compile and allocate
-    responses, sampling = with_agent(
-        experiment, agent, 0, lambda placed: placed.sample(specs, step=STEP, purpose="rollout")
-    )
-    score_columns, scoring = with_agent(experiment, agent, 0, lambda placed: placed.score(responses))
+    with agent_at(experiment, agent, 0) as (placed, sampling):
+        responses = placed.sample(specs, step=STEP, purpose="rollout")
+    with agent_at(experiment, agent, 0) as (placed, scoring):
+        learner_logprobs = placed.score(responses).value_N.astype(np.float64)
     with Stopwatch() as verifying:
         by_id = {problem.id: problem for problem in problems}
         response_problems = [by_id[name] for name in responses.problem_id]
         verdicts = Verdicts.of(experiment.rewards.judge(response_problems, responses.text, list(responses.row_keys())))
-    num_tokens, is_rescored = len(responses.token_ids.value_N), experiment.config.old_logprobs != "sampler"
-    learner_logprobs = score_columns.value_N.astype(np.float64)
+    num_tokens = len(responses.token_ids.value_N)
     return _Sampled(
-        responses=replace(responses, old_logprobs=score_columns if is_rescored else None, verdicts=verdicts),
+        responses=replace(responses, verdicts=verdicts),
         difference_N=np.abs(responses.logprobs.value_N - learner_logprobs),
-        sampled_per_s=num_tokens / sampling.seconds,
-        scored_per_s=num_tokens / scoring.seconds,
+        sampled_per_s=num_tokens / sampling.cost().seconds,
+        scored_per_s=num_tokens / scoring.cost().seconds,
         verified_per_s=len(responses) / verifying.cost().seconds,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import num_minibatches
 from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
-from hacpo_core.engines.passes.first_ratios import first_log_ratios, with_log_centers
+from hacpo_core.engines.passes.first_ratios import log_ratios_by_agent, with_log_centers
 from hacpo_core.engines.passes.loss import loss_rows, padded
 from hacpo_core.experiment import Experiment
-from hacpo_core.methods.base import Estimate, Objective
-from hacpo_core.methods.checked_objective import checked_surrogate
 from hacpo_core.methods.checks import checked_log_centers
-from hacpo_core.phases.with_agent import with_agent
+from hacpo_core.methods.estimate import Estimate
+from hacpo_core.methods.objective import Objective
+from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.responses import Responses
 
 STEP = 1
@@ -110,10 +111,10 @@ def pair_probe(
         prompt_ids=minibatch.tokens.prompts.take(minibatch.tokens.prompt_B),
         token_ids=minibatch.tokens.responses,
         logprobs=_zeros(minibatch.tokens.responses),  # only ids are scored
-        old_logprobs=None,
         num_sampled_R=None,
     )
-    logprobs, _ = with_agent(experiment, learner, 0, lambda placed: placed.score(row_responses))
+    with agent_at(experiment, learner, 0) as (placed, _):
+        logprobs = placed.score(row_responses)
     minibatch = centered(objective, minibatch, logprobs)
     first_ratios = bounded_ratios(objective, minibatch, logprobs, update=0)
     last_ratios = bounded_ratios(objective, minibatch, logprobs, update=max(0, num_minibatches(experiment.config) - 1))
@@ -128,10 +129,8 @@ def pair_probe(
 
 def centered(objective: Objective, minibatch: Minibatch, scored: Ragged) -> Minibatch:
     """One source's rows with what the objective subtracts from their log-ratios in its first step."""
-    if not objective.reads_first_ratios:
-        return minibatch
-    first = first_log_ratios([minibatch], lambda tokens: scored)
-    return with_log_centers(minibatch, checked_log_centers(objective, first, {})[0])
+    first_log_ratios = partial(log_ratios_by_agent, [minibatch], lambda tokens: scored)
+    return with_log_centers(minibatch, checked_log_centers(objective, first_log_ratios, {})[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ def bounded_ratios(objective: Objective, minibatch: Minibatch, scored: Ragged, *
     rows = loss_rows(minibatch, objective)
     logprob_BT = padded(torch.tensor(scored.value_N, dtype=torch.float64), rows.mask_BT)
     with torch.no_grad():
-        surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)
+        surrogate = objective.surrogate(rows, logprob_BT, update=update)
     stopped_B, advantage_B = surrogate.stopped_share_B.double().numpy(), rows.weighted_advantage_B.numpy()
     counted_B = advantage_B != 0 if (advantage_B != 0).any() else np.ones(len(minibatch), bool)
     return BoundedRatios(

@@ -24,7 +24,7 @@ from hacpo_core.errors import (
     ServerError,
     first_line,
 )
-from hacpo_core.phases.runner import Handle, Phase
+from hacpo_core.phases.runner import Handle, Phase, restarting
 
 PHASE_RETRIES, RETRY_DELAY_S = 2, 1.0
 """retries of a failed phase, none after an error that another attempt would repeat; and the wait before each"""
@@ -121,7 +121,7 @@ class PrefectRunner:
             raise PhaseSkippedError(f"{key}: not started, because another phase failed")
         self._attempts[key] += 1
         try:
-            self._work[key]()
+            restarting(self._work[key])
         except Exception as error:
             is_last = self._attempts[key] > PHASE_RETRIES or isinstance(error, NEVER_RETRIED)
             if is_last and self._failure is None:

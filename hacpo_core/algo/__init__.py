@@ -14,12 +14,11 @@ if TYPE_CHECKING:
         clipping,
         correction,
         difficulty,
-        entropy,
         gain_network,
         groups,
         objectives,
         ratios,
-        rectangle,
+        rewards,
     )
 
 __all__ = [
@@ -29,12 +28,11 @@ __all__ = [
     "clipping",
     "correction",
     "difficulty",
-    "entropy",
     "gain_network",
     "groups",
     "objectives",
     "ratios",
-    "rectangle",
+    "rewards",
 ]
 
 

@@ -1,7 +1,7 @@
 """Baselines, and the advantage of each response relative to one.
 
-Shapes: P problem, A agent, G response of an agent to a problem, R response of one agent, N counted response, F reward
-function. Index k learns, j sampled.
+Shapes: P problem, A agent, G response of an agent to a problem, R response of one agent. Index k
+learns, j sampled.
 """
 
 from __future__ import annotations
@@ -200,75 +200,3 @@ def whitened(reward_R: Tensor, num_tokens_R: Tensor, counts_R: Tensor, *, compar
     mean = (weight_R * reward_R).sum() / total.clamp(min=1)
     variance = (weight_R * (reward_R - mean) ** 2).sum() / (total - 1).clamp(min=1)
     return ((reward_R if compared_R is None else compared_R) - mean) * (variance + 1e-8).rsqrt()
-
-
-def decoupled(advantage_FR: Tensor, weight_F: Tensor, counts_R: Tensor) -> Tensor:
-    """Advantages of several reward functions, weighted, added, and normalised over a batch.
-
-        A = (a - mean a) / (std a + 1e-6),   a[i] = sum_f w[f] A_f[i];   0 where every A_f is 0
-
-    Args:
-        advantage_FR: A_f, of each function, normalised over its groups.
-        weight_F: w, >= 0.
-        counts_R: True where the response counts in mean and standard deviation (ddof 1).
-
-    Returns:
-        advantage_R, dimensionless.
-    Source: GDPO (2601.05242); TRL's `normalize_then_sum`.
-    """
-    added_R = weight_F.to(advantage_FR) @ advantage_FR
-    counted_N = added_R[counts_R]
-    if len(counted_N) < 2:
-        return torch.zeros_like(added_R)
-    advantage_R = (added_R - counted_N.mean()) / (counted_N.std() + EPSILON)
-    return torch.where((advantage_FR != 0.0).any(dim=0), advantage_R, 0.0)
-
-
-def length_weighted_baseline(reward_PAG: Tensor, counts_PAG: Tensor, num_tokens_PAG: Tensor) -> Baseline:
-    """Mean reward of each agent's own group, each response weighted by its length; no divisor.
-
-        mu[k] = sum_i n[k, i] R[k, i] / sum_i n[k, i]
-
-    Args:
-        reward_PAG: reward, finite where it counts.
-        counts_PAG: True where the response counts.
-        num_tokens_PAG: n, tokens of the response.
-    Source: OPO (2505.23585).
-    """
-    weight_PAG = torch.where(counts_PAG, num_tokens_PAG, 0.0)
-    mean_PA = (weight_PAG * reward_PAG).sum(dim=2) / weight_PAG.sum(dim=2).clamp(min=1)
-    return Baseline(mean_PA=mean_PA, std_PA=None, is_uniform_PA=is_uniform(reward_PAG, counts_PAG))
-
-
-def pass_at_k(is_correct_PAG: Tensor, is_scored_PAG: Tensor, counts_PAG: Tensor, *, k: int) -> Tensor:
-    """Advantage of each response if the reward is that of the best of k responses to the problem.
-
-        right: (1 - rho) / (sigma + 1e-6),   wrong: (1 - rho - C(n - c - 1, k - 1) / C(n - 1, k - 1)) / (sigma + 1e-6)
-        rho = 1 - C(n - c, k) / C(n, k),     sigma = sqrt(rho (1 - rho))
-
-    Args:
-        is_correct_PAG: True for right responses.
-        is_scored_PAG: True where the response has a verdict.
-        counts_PAG: True where it counts: n responses, c of them right. With n < k, k is n.
-        k: >= 1.
-
-    Returns:
-        advantage_PAG; 0 where unscored, and where rho is 0 or 1.
-    Source: pass@k training (2508.10751), analytical derivation.
-    """
-    num_PA1 = counts_PAG.sum(dim=2, keepdim=True).double()
-    num_wrong_PA1 = (counts_PAG & ~is_correct_PAG).sum(dim=2, keepdim=True).double()
-    none_right_PA1 = _share_of_choices(num_wrong_PA1, num_PA1, k)
-    others_wrong_PA1 = _share_of_choices(num_wrong_PA1 - 1, num_PA1 - 1, k - 1)
-    sigma_PA1 = (none_right_PA1 * (1 - none_right_PA1)).sqrt()
-    right_PA1, wrong_PA1 = none_right_PA1, none_right_PA1 - others_wrong_PA1
-    advantage_PAG = torch.where(is_correct_PAG, right_PA1, wrong_PA1) / (sigma_PA1 + EPSILON)
-    return torch.where(is_scored_PAG & (sigma_PA1 > 0), advantage_PAG, 0.0)
-
-
-def _share_of_choices(num_chosen: Tensor, num_all: Tensor, k: int) -> Tensor:
-    """C(a, min(k, b)) / C(b, min(k, b)) of a out of b things, as a product; 1 for k = 0."""
-    share = torch.ones_like(num_chosen)
-    for i in range(k):
-        share = share * torch.where(num_all > i, (num_chosen - i).clamp(min=0) / (num_all - i).clamp(min=1), 1.0)
-    return share

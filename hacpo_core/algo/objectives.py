@@ -5,8 +5,6 @@ Shapes: B sequence, T token.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -108,60 +106,6 @@ def geometric_ratio(
     return masked_mean(z_BT, mask_BT).exp(), is_stopped_BT
 
 
-def total_variation(logprob_BT: Tensor, old_logprob_BT: Tensor) -> Tensor:
-    """Total variation between taking a token or another one, under two policies: |p - p_old|, in [0, 1].
-
-    Source: DPPO (2602.04879).
-    """
-    return (logprob_BT.exp() - old_logprob_BT.exp()).abs()
-
-
-def binary_kl(logprob_BT: Tensor, old_logprob_BT: Tensor) -> Tensor:
-    """KL divergence between taking a token or another one, under two policies.
-
-        p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p))
-
-    Returns:
-        kl_BT in nats; 1e-8 is added to 1 - p and 1 - p_old.
-    Source: DPPO (2602.04879); verl's constant.
-    """
-    old_BT, rest_BT = old_logprob_BT.exp(), 1.0 - logprob_BT.exp()
-    of_others_BT = ((1.0 - old_BT + 1e-8) / (rest_BT + 1e-8)).log()
-    return old_BT * (old_logprob_BT - logprob_BT) + (1.0 - old_BT) * of_others_BT
-
-
-def is_trusted(log_ratio_BT: Tensor, divergence_BT: Tensor, advantage_BT: Tensor, *, low: float, high: float) -> Tensor:
-    """True where a token may train: its divergence is within the bound, or the gradient decreases it.
-
-        divergence <= high or r <= 1 where A > 0,   divergence <= low or r >= 1 elsewhere
-
-    Args:
-        log_ratio_BT: log r.
-        divergence_BT: from the old policy, >= 0.
-        advantage_BT: A.
-        low, high: bounds, >= 0.
-    Source: DPPO (2602.04879).
-    """
-    rises_BT = (divergence_BT <= high) | (log_ratio_BT <= 0)
-    falls_BT = (divergence_BT <= low) | (log_ratio_BT >= 0)
-    return torch.where(advantage_BT > 0, rises_BT, falls_BT)
-
-
-def gamma_weight(log_ratio_B: Tensor, *, power: float, decay: float) -> Tensor:
-    """Smooth weight of a response's importance ratio: 1 at w = 1, 0 far from it.
-
-        phi(w) = w^k exp(lambda (1 - w))
-
-    Args:
-        log_ratio_B: log w, the sum of the response's token log-ratios; clamped to [log 1e-8, 20].
-        power: k >= 0.
-        decay: lambda > 0.
-    Source: VESPO (2602.10693).
-    """
-    log_ratio_B = log_ratio_B.clamp(math.log(1e-8), 20.0)
-    return (power * log_ratio_B + decay * (1.0 - log_ratio_B.exp())).exp()
-
-
 def kl_to_reference(logprob_BT: Tensor, reference_logprob_BT: Tensor) -> Tensor:
     """Low-variance estimate of KL(pi, reference) at each sampled token, never negative.
 
@@ -190,14 +134,6 @@ def sequence_weights(group_B: Tensor) -> Tensor:
     Source: HACPO Eq. 53; GSPO.
     """
     return torch.bincount(group_B).double()[group_B].reciprocal()
-
-
-def length_weights(group_B: Tensor, num_tokens_B: Tensor) -> Tensor:
-    """Weights of rows with one value each that count by their lengths: n/N, n tokens of the row, N rows in its group.
-
-    Source: LUSPO (2602.05261).
-    """
-    return sequence_weights(group_B) * num_tokens_B
 
 
 def token_mean_weights(group_B: Tensor, num_tokens_B: Tensor) -> Tensor:

@@ -24,7 +24,6 @@ from hacpo_core.config.problems import (
 from hacpo_core.config.schema import (
     SEAMS,
     CheckpointConfig,
-    DiagnosticsConfig,
     ExperimentConfig,
     MethodConfig,
     OptimizerConfig,
@@ -47,7 +46,6 @@ __all__ = [
     "CheckpointConfig",
     "DataConfig",
     "DeepspeedConfig",
-    "DiagnosticsConfig",
     "EngineConfig",
     "EvaluateConfig",
     "ExperimentConfig",

@@ -62,7 +62,6 @@ def validate(config: ExperimentConfig, *, overrides: Iterable[str] = ()) -> None
                 "method.shares_rollouts=false; set method.shares_rollouts=true, or another implementation"
             )
     _check_correction(config)
-    _check_entropy(config)
     _check_teachers(config)
     inert = inert_fields(config)
     sections: dict[str, tuple[Collection[str], str]] = {
@@ -94,15 +93,6 @@ def _check_correction(config: ExperimentConfig) -> None:
         )
 
 
-def _check_entropy(config: ExperimentConfig) -> None:
-    objective = config.method.objective
-    if objective.entropy_target is not None and objective.entropy_coef > objective.max_entropy_coef:
-        raise ConfigError(
-            f"method.objective.entropy_coef: got {objective.entropy_coef:g} with method.objective.max_entropy_coef="
-            f"{objective.max_entropy_coef:g}, expected at most that; lower it, or raise the maximum"
-        )
-
-
 def _check_teachers(config: ExperimentConfig) -> None:
     method = config.method
     if not method.estimate.has_teachers:
@@ -115,12 +105,6 @@ def _check_teachers(config: ExperimentConfig) -> None:
     if len(config.pair.agents) == 1:
         raise ConfigError(
             f"method.estimate.name: got {method.estimate.name} with one agent, which has no teacher; add an agent"
-        )
-    limit = method.estimate.max_teacher_prompt_tokens
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise ConfigError(
-            f"method.estimate.name: {method.estimate.name} has max_teacher_prompt_tokens={limit!r}, expected a number "
-            "of tokens of at least 1, or None; correct the class"
         )
     if method.plan.changes_prompts:
         raise ConfigError(

@@ -27,12 +27,12 @@ def benchmarks_after(config: ExperimentConfig, step: int) -> list[str]:
 
 def has_reference(config: ExperimentConfig) -> bool:
     """Whether each agent keeps its initial model beside the trained one."""
-    return bool(config.method.objective.kl_coef > 0 or config.method.estimate.extrapolation != 1)
+    return bool(config.method.objective.kl_coef > 0)
 
 
-def measures_cosine(config: ExperimentConfig) -> bool:
-    """Whether some updates measure the cosine between the gradients of own and of other agents' responses."""
-    return config.diagnostics.every > 0 and num_sources(config) > 1 and bool(config.method.build.mixes_sources)
+def scores_own(config: ExperimentConfig) -> bool:
+    """Whether the learner scores its own rows before the first update: the sampler's values are not its own."""
+    return config.old_logprobs == "learner" and not sampler_of(config.engine).samples_as_learner(config.engine)
 
 
 def num_minibatches(config: ExperimentConfig) -> int:
@@ -138,10 +138,3 @@ def longest_sequence(config: ExperimentConfig) -> int:
     """Largest number of tokens of a prompt and its response together, in training and evaluation."""
     limits = [b.max_response_tokens or config.evaluate.max_response_tokens for b in config.evaluate.benchmarks.values()]
     return config.rollout.max_prompt_tokens + max(config.rollout.max_response_tokens, *limits, 0)
-
-
-def longest_taught(config: ExperimentConfig) -> int:
-    """Largest number of tokens of a reworded prompt for a teacher and its response; 0: the estimator rewords none."""
-    estimator = config.method.estimate
-    limit = estimator.max_teacher_prompt_tokens if estimator.has_teachers else None
-    return 0 if limit is None else int(limit) + config.rollout.max_response_tokens

@@ -89,6 +89,10 @@ class SamplerKind(ABC):
         """Whether it runs in processes of its own, so that weights are copied through host memory."""
         return False
 
+    def samples_as_learner(self, engine: EngineConfig) -> bool:
+        """Whether its log-probabilities are the learner's own, to a rounding that no clip range sees."""
+        return False
+
     def can_sleep(self, engine: EngineConfig) -> bool:
         """Whether `rest` releases its device memory."""
         return False

@@ -173,26 +173,6 @@ class CheckpointConfig:
     )
 
 
-def _why_no_mixing(_: Any, config: Any) -> str | None:
-    engine = config.engine
-    if engine.learner == "deepspeed" and engine.deepspeed.stage == 3:
-        return "engine.deepspeed.stage is 3, where no rank has the whole gradient"
-    return None if config.method.build.mixes_sources else "no mini-batch of method.build mixes own and others' rows"
-
-
-@dataclass(frozen=True)
-class DiagnosticsConfig:
-    """Additional measurements during training."""
-
-    every: int = setting(
-        10,
-        "steps between measurements of the cosine between the gradients of J_homo and J_hete; 0: never",
-        unit="steps",
-        at_least=0,
-        inert=_why_no_mixing,
-    )
-
-
 @dataclass(frozen=True)
 class TrackingConfig:
     """Recording of runs in MLflow."""
@@ -236,13 +216,12 @@ class ExperimentConfig:
         identity=False,
     )
     old_logprobs: str = setting(
-        "checked",
-        "log-probabilities of the old policy in importance ratios",
+        "learner",
+        "log-probabilities of the old policy in importance ratios of own rows; other agents' rows have their sampler's",
         choices={
-            "learner": "recomputed by the training engine before the first update",
+            "learner": "the learner's before the first update; the sampler's if it samples from the learner's weights "
+            "in float32",
             "sampler": "as reported by the sampler, which saves a forward pass",
-            "checked": "as reported by the sampler if the training engine gets the same within 1e-5 nats for a few "
-            "responses, else recomputed",
         },
     )
     pair: TeamConfig = setting(TeamConfig, "agents that train together")
@@ -258,7 +237,6 @@ class ExperimentConfig:
     reward: RewardConfig = setting(RewardConfig, "rewards in training")
     evaluate: EvaluateConfig = setting(EvaluateConfig, "benchmarks")
     checkpoint: CheckpointConfig = setting(CheckpointConfig, "checkpoints", identity=False)
-    diagnostics: DiagnosticsConfig = setting(DiagnosticsConfig, "additional measurements", identity=False)
     tracking: TrackingConfig = setting(TrackingConfig, "MLflow", identity=False)
     runtime: RuntimeConfig = setting(RuntimeConfig, "folder, runner", identity=False)
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from hacpo_core.columns import Positions, Ragged, TokenRows
 from hacpo_core.data.tokens.retokenize import Retokenizer, SharedResponses, without_eos
-from hacpo_core.methods.base import Estimate, Objective, RowKind
-from hacpo_core.methods.checked_objective import checked_row_weights
+from hacpo_core.methods.build import TrainedRows
+from hacpo_core.methods.checks import checked_row_weights
+from hacpo_core.methods.estimate import Estimate
+from hacpo_core.methods.objective import Objective, RowKind
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses
 
@@ -37,13 +39,12 @@ class Minibatch:
         row_weight_B: weight of the row in the mini-batch's objective, see `Objective.row_weights`.
         old_mean_logprob_B: mean log-probability, nats per token, under the policy that sampled the row, over that
             policy's tokens.
-        old_logprobs: float32, nats, for each token of the learner's own rows; empty for foreign rows.
+        old_logprobs: float32, nats, for each token of the learner's own rows; empty for foreign rows. The sampler's,
+            unless the learner scores them.
         teacher_advantages: float64, the teacher's term of the advantage for each token of own rows; else empty.
-        sampler_logprobs: the sampler's log-probabilities of the same tokens, if the objective corrects; else empty.
+        sampler_logprobs: the sampler's log-probabilities of the same tokens.
         log_center_B: see `LossRows.log_center_B`; set by the learner.
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; `take` keeps it.
-        min_entropy: nats; own tokens of at least this entropy train, see `Objective.top_entropy_share`; None: all of
-            them; set by the learner.
         old_is_current: the old log-probabilities of own rows are those of the very pass that trains them; set by the
             learner for a step's first update.
     """
@@ -61,7 +62,6 @@ class Minibatch:
     sampler_logprobs: Ragged
     log_center_B: NDArray[np.float64] | None = None
     num_own_tokens: int = 0
-    min_entropy: float | None = None
     old_is_current: bool = False
 
     def __len__(self) -> int:
@@ -112,6 +112,34 @@ class Minibatch:
             old[row] = values
         old_mean_B[at] = logprobs.means()
         return replace(self, old_logprobs=Ragged.of(old, np.float32), old_mean_logprob_B=old_mean_B)
+
+    def with_old_of_pass(self, logprob_N: torch.Tensor) -> Minibatch:
+        """The same rows, those sampled in this step with the values of the pass itself as old log-probabilities."""
+        own_B = np.flatnonzero(self.kind_B == RowKind.OWN)
+        current = Ragged(logprob_N.detach().float().cpu().numpy(), self.tokens.responses.edge)
+        return self.with_old_logprobs(own_B, current.take(own_B)) if len(own_B) else self
+
+    def trained_rows(self, update: int, columns: Mapping[str, torch.Tensor]) -> TrainedRows:
+        """What update m measured of these rows.
+
+        Args:
+            update: m.
+            columns: by name, one number per row.
+        """
+        own_B, difference_B = np.flatnonzero(self.kind_B != RowKind.FOREIGN), np.zeros(len(self))
+        if len(own_B):
+            difference_N = np.abs(self.old_logprobs.value_N - self.sampler_logprobs.value_N)
+            difference_B[own_B] = Ragged(difference_N, self.old_logprobs.edge).take(own_B).means()
+        figures = {name: value_B.detach().double().cpu().numpy() for name, value_B in columns.items()}
+        return TrainedRows(
+            key_B=self.keys,
+            kind_B=self.kind_B,
+            update_B=np.full(len(self), update),
+            advantage_B=self.advantage_B,
+            weight_B=self.weight_B,
+            num_tokens_B=self.tokens.responses.lengths,
+            figures=figures | {"sampler_difference": difference_B},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +267,7 @@ def _rows(
     step, agent, num_rows = responses.step, responses.agent, len(rows)
     is_own = agent == reader.learner
     chosen_responses = responses if num_rows == len(responses) else responses.take(rows)
-    old_logprobs, zero_lengths = chosen_responses.behaviour_logprobs, np.zeros(num_rows, np.int64)
+    old_logprobs, zero_lengths = chosen_responses.logprobs, np.zeros(num_rows, np.int64)
     is_cut_R = np.array([reason == "length" for reason in chosen_responses.finish_reason], dtype=bool)
     if reader.drops_eos:
         old_logprobs = old_logprobs.cut(
@@ -258,24 +286,21 @@ def _rows(
     teacher_advantages = Ragged.from_lengths(np.empty(0), zero_lengths)
     if is_own and reader.teacher_advantages is not None:
         teacher_advantages = reader.teacher_advantages(step).take(rows).cut(old_logprobs.lengths)
-    carried = reader.estimate(step).carried[reader.learner][agent]
+    advantages = reader.estimate(step).advantages[reader.learner][agent]
     kept_rows = np.flatnonzero((token_ids.lengths > 0) & (old_logprobs.lengths > 0))
     old_logprobs = old_logprobs.take(kept_rows)
-    corrects = is_own and objective.correction != "none"
     part = Minibatch(
         keys=tuple(keys[row] for row in kept_rows.tolist()),
         tokens=TokenRows.of([prompts[row] for row in kept_rows.tolist()], token_ids.take(kept_rows)),
         kind_B=np.full(len(kept_rows), reader.kind(step, agent), dtype=np.int64),
         source_B=np.full(len(kept_rows), reader.agents.index(agent), dtype=np.int64),
-        advantage_B=carried.advantage_R[rows[kept_rows]],
-        weight_B=carried.weight_R[rows[kept_rows]],
+        advantage_B=advantages.advantage_R[rows[kept_rows]],
+        weight_B=advantages.weight_R[rows[kept_rows]],
         row_weight_B=np.zeros(len(kept_rows)),
         old_mean_logprob_B=old_logprobs.means(),
         old_logprobs=old_logprobs if is_own else old_logprobs.cut(zero_lengths[kept_rows]),
         teacher_advantages=teacher_advantages.take(kept_rows),
-        sampler_logprobs=chosen_responses.logprobs.take(kept_rows).cut(
-            old_logprobs.lengths if corrects else zero_lengths[kept_rows]
-        ),
+        sampler_logprobs=old_logprobs if is_own else old_logprobs.cut(zero_lengths[kept_rows]),
     )
     return part, objective.masked_rows(is_cut_R[kept_rows], part.advantage_B * part.weight_B)
 
@@ -321,6 +346,6 @@ def own_minibatch(
         old_mean_logprob_B=old_logprobs.means(),
         old_logprobs=old_logprobs,
         teacher_advantages=Ragged.from_lengths(np.empty(0), nothing),
-        sampler_logprobs=Ragged.from_lengths(np.empty(0, np.float32), nothing),
+        sampler_logprobs=old_logprobs,
     )
     return _weighed(rows, objective, int(tokens.responses.lengths.max()))

@@ -21,7 +21,7 @@ from hacpo_core.data.rows import warn_once
 from hacpo_core.engines.models.loading import length_limits
 from hacpo_core.evaluation.results import is_done, score_phase
 from hacpo_core.experiment import Experiment
-from hacpo_core.phases.with_agent import with_agent
+from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.records import PhaseCost
 from hacpo_core.responses import ORDINARY, Responses
 
@@ -71,7 +71,9 @@ def score_references(experiment: Experiment, step: int, agent: str, benchmark: B
 
     bits_P, cost = np.full(len(texts), np.nan), PhaseCost(0.0)
     if scored:
-        logprobs, cost = with_agent(experiment, agent, step, lambda placed: placed.score(responses, temperature=1.0))
+        with agent_at(experiment, agent, step) as (placed, watch):
+            logprobs = placed.score(responses, temperature=1.0)
+        cost = watch.cost()
         bits_P[scored] = [-logprob_N.sum(dtype=np.float64) / math.log(2) for logprob_N in logprobs]
     table = {
         "problem_id": [problem.id for problem in benchmark.problems],

@@ -34,10 +34,10 @@ from hacpo_core.evaluation.results import (
     shard_kind,
 )
 from hacpo_core.experiment import Experiment
-from hacpo_core.methods.base import SampleSpec
+from hacpo_core.methods.plan import SampleSpec
+from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.phases.runner import Handle, Phase, Runner
 from hacpo_core.phases.verify import check_scored
-from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.records import AnswerStyle, PhaseCost, SamplingLimits
 from hacpo_core.responses import Verdicts
 
@@ -163,9 +163,9 @@ def evaluate_shard(
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
     limits = _limits(experiment.config, benchmark.config)
     specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
-    responses, cost = with_agent(
-        experiment, agent, step, lambda placed: placed.sample(specs, step=step, purpose="evaluate")
-    )
+    with agent_at(experiment, agent, step) as (placed, watch):
+        responses = placed.sample(specs, step=step, purpose="evaluate")
+    cost = watch.cost()
     golds = [spec.problem.gold for spec in specs]
     style = _style(experiment.config, benchmark)
     verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))

@@ -1,38 +1,30 @@
-"""Checks of what a seam returns: shapes, finite values, known and unique keys.
+"""Checks of what a part of a method returns, where it is called: shapes, finite values, known keys.
 
-A value of another type is an error of reading it, which `errors_of` reports like an error of the class itself.
-
-Shapes: R response of one agent, N token of one agent's responses.
+Shapes: R response of one agent, N token of one agent's responses, B row of a mini-batch or micro-batch.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.errors import HacpoError, MethodError
-from hacpo_core.methods.base import (
-    Builder,
-    Estimate,
-    Estimator,
-    History,
-    Objective,
-    PlanTask,
-    SampleSpec,
-    SamplingPlan,
-    ScoredStep,
-    State,
-)
-from hacpo_core.records import Problem, RowKey
-from hacpo_core.responses import SEARCHED
+from hacpo_core.methods.base import State
+from hacpo_core.methods.build import Builder, History
+from hacpo_core.methods.estimate import Estimate, Estimator, ScoredStep
+from hacpo_core.methods.objective import LossRows, Objective, Surrogate
+from hacpo_core.methods.plan import PlanTask, SampleSpec, SamplingPlan
+from hacpo_core.records import RowKey
+
+if TYPE_CHECKING:  # torch is slow to import, and plans and the dashboard do not need it
+    from torch import Tensor
 
 TORCH_OUT_OF_MEMORY = "OutOfMemoryError"
 """name of torch's error, which is not imported here"""
@@ -40,7 +32,7 @@ TORCH_OUT_OF_MEMORY = "OutOfMemoryError"
 
 @contextmanager
 def errors_of(owner: str) -> Iterator[None]:
-    """Errors of a seam's method, and of reading what it returned, become a MethodError in one line.
+    """Errors of a part's method, and of reading what it returned, become a MethodError in one line.
 
     Raises:
         MethodError: the block raised an error.
@@ -62,56 +54,30 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
     """A plan's specs and its next state.
 
     Raises:
-        MethodError: it raised an error, or returned invalid specs.
+        MethodError: it raised an error, or asks for nothing, for problems of other steps, for one sample twice, or for
+            other limits than the configured ones with fewer tokens.
     """
     owner = f"method.plan ({plan.name}), step {task.step}, {task.agent}"
-    if task.round:
-        owner += f", round {task.round + 1}"
     with errors_of(owner):
         plan_specs, next_state = plan.plan(task, state)
         specs = list(plan_specs)
         if not specs and task.round == 0:
             raise MethodError(f"{owner}: returned no sample specs, expected at least one in the first round")
+        problem_ids = {problem.id for problem in task.problems}
         earlier = task.verified.get(task.agent)
         keys = {(key.problem_id, key.sample) for key in earlier.row_keys()} if earlier is not None else set()
         for spec in specs:
-            _check_spec(spec, task, owner)
             key = spec.problem.id, spec.sample
-            if key in keys:
+            if spec.problem.id not in problem_ids or key in keys:
+                raise MethodError(f"{owner}: got sample {key}, expected problems of the step, each sample once")
+            limit = task.limits.max_tokens
+            if replace(spec.limits, max_tokens=limit) != task.limits or not 1 <= spec.limits.max_tokens <= limit:
                 raise MethodError(
-                    f"{owner}: asks for sample {spec.sample} of {spec.problem.id!r} twice; give each one its own number"
+                    f"{owner}: got {spec.limits}, expected those of rollout with 1 to {limit} tokens; use "
+                    "replace(task.limits, max_tokens=...)"
                 )
             keys.add(key)
     return specs, next_state
-
-
-def _check_spec(spec: SampleSpec, task: PlanTask, owner: str) -> None:
-    problem_id, limits, search = spec.problem.id, spec.limits, spec.search
-    if problem_id not in {problem.id for problem in task.problems}:
-        raise MethodError(f"{owner}: asks for problem {problem_id!r}, expected a problem of the step; leave it out")
-    if type(spec.sample) is not int or spec.sample < 0:
-        raise MethodError(f"{owner}: got sample {spec.sample!r} for {problem_id!r}, expected a whole number >= 0")
-    if replace(limits, max_tokens=task.limits.max_tokens) != task.limits:
-        raise MethodError(
-            f"{owner}: got {limits} for {problem_id!r}, expected the temperature, top_p, top_k and min_p of rollout, "
-            "with which the trained policy samples; change max_tokens alone: replace(task.limits, max_tokens=...)"
-        )
-    if not 1 <= limits.max_tokens <= task.limits.max_tokens:
-        raise MethodError(
-            f"{owner}: asks for {limits.max_tokens} tokens, expected 1 to the {task.limits.max_tokens} of "
-            "rollout.max_response_tokens; raise that"
-        )
-    if (search is not None) != (spec.tag == SEARCHED):
-        raise MethodError(
-            f"{owner}: got tag {spec.tag!r} and search {search} for {problem_id!r}; use the tag {SEARCHED!r} for "
-            "searched responses and for no others"
-        )
-    if search is not None and (
-        min(search.num_beams, search.num_candidates, search.step_tokens) < 1 or not search.step_end
-    ):
-        raise MethodError(
-            f"{owner}: got {search} for {problem_id!r}, expected counts >= 1 and a step_end that is not empty"
-        )
 
 
 def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
@@ -124,10 +90,8 @@ def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
     with errors_of(owner):
         shaped_R = dict(estimator.shape(scored))
         for agent, reward_R in shaped_R.items():
-            if agent not in scored.responses:
-                raise MethodError(f"{owner}: got agent {agent!r}, expected one of {', '.join(scored.responses)}")
-            raw_R = scored.raw_reward_R(agent)
-            _check_column(reward_R, len(raw_R), f"{owner}: rewards of {agent}", is_scored_R=~np.isnan(raw_R))
+            is_scored_R = ~np.isnan(scored.raw_reward_R(agent))
+            _check_column(reward_R, len(is_scored_R), f"{owner}: rewards of {agent}", is_scored_R=is_scored_R)
     return replace(scored, shaped_R=shaped_R)
 
 
@@ -145,38 +109,6 @@ def checked_teachers(estimator: Estimator, scored: ScoredStep, state: State) -> 
                 agents = ", ".join(scored.agents)
                 raise MethodError(f"{owner}: got {teacher!r} for {learner!r}, expected another agent of {agents}")
     return teachers
-
-
-def checked_teacher_problems(
-    estimator: Estimator, scored: ScoredStep, learner: str, teacher: str, problems: Sequence[Problem]
-) -> list[Problem]:
-    """The problem behind which the teacher scores each of the learner's responses.
-
-    Raises:
-        MethodError: it raised an error, or returned anything but one problem per response, with the response's id.
-    """
-    owner = f"method.estimate ({estimator.name}), step {scored.step}: teacher_problems of {learner}"
-    with errors_of(owner):
-        teacher_problems = list(estimator.teacher_problems(scored, learner, teacher, problems))
-        if len(teacher_problems) != len(problems):
-            raise MethodError(
-                f"{owner}: returned {len(teacher_problems)} problems, expected {len(problems)}, one for each response "
-                "in its order"
-            )
-        for problem, other in zip(problems, teacher_problems, strict=True):
-            if other.id != problem.id:
-                raise MethodError(
-                    f"{owner}: got problem {other.id!r} for a response to {problem.id!r}; keep the id and change "
-                    "messages alone: replace(problem, messages=...)"
-                )
-            if not [(message.role, message.content) for message in other.messages]:
-                raise MethodError(f"{owner}: got no messages of {problem.id!r}, expected at least one")
-            if other.messages != problem.messages and estimator.max_teacher_prompt_tokens is None:
-                raise MethodError(
-                    f"{owner}: got other messages of {problem.id!r} with max_teacher_prompt_tokens=None, expected a "
-                    "number of tokens, which plans count with; define that property"
-                )
-    return teacher_problems
 
 
 def checked_token_advantage(estimator: Estimator, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -210,31 +142,90 @@ def checked_estimate(
     with errors_of(owner):
         estimate, next_state = estimator.estimate(scored, state)
         for learner, of_sources in sources.items():
-            missing = set(of_sources) - set(estimate.carried.get(learner, {}))
+            missing = set(of_sources) - set(estimate.advantages.get(learner, {}))
             if missing:
-                raise MethodError(
-                    f"{owner}: carried[{learner!r}] lacks {', '.join(sorted(missing))}; add the advantages of that "
-                    "agent's responses for that learner"
-                )
-        for learner, by_source in estimate.carried.items():
-            for source, carried in by_source.items():
-                if learner not in scored.responses or source not in scored.responses:
-                    agents = ", ".join(scored.responses)
-                    raise MethodError(f"{owner}: got carried[{learner!r}][{source!r}], expected agents of {agents}")
-                num_rows = len(scored.responses[source])
+                raise MethodError(f"{owner}: advantages[{learner!r}] lacks {', '.join(sorted(missing))}; add them")
+        for learner, by_source in estimate.advantages.items():
+            for source, rows in by_source.items():
                 for name in ("advantage_R", "weight_R"):
-                    _check_column(getattr(carried, name), num_rows, f"{owner}: {name} of {source} for {learner}")
-                    getattr(carried, name).setflags(write=False)
-        if not set(estimate.figures) <= set(scored.agents):
-            raise MethodError(
-                f"{owner}: figures: got {sorted(map(str, estimate.figures))}, expected {{agent: {{name: number}}}}; "
-                "use run_figures for the whole step"
-            )
+                    what = f"{owner}: {name} of {source} for {learner}"
+                    _check_column(getattr(rows, name), len(scored.responses[source]), what)
+                    getattr(rows, name).setflags(write=False)
         figures = {
             agent: _numbers(values, f"{owner}: figures of {agent}") for agent, values in estimate.figures.items()
         }
         run_figures = _numbers(estimate.run_figures, f"{owner}: run_figures")
     return replace(estimate, figures=figures, run_figures=run_figures), next_state
+
+
+def checked_batches(builder: Builder, history: History, state: State) -> tuple[list[list[RowKey]], State]:
+    """A learner's mini-batches and the builder's next state.
+
+    Raises:
+        MethodError: it raised an error, or returned invalid mini-batches or rows that the learner may not take.
+    """
+    owner = f"method.build ({builder.name}), step {history.step}, {history.learner}"
+    with errors_of(owner):
+        batches, next_state = builder.build(history, state)
+        minibatches = [list(batch) for batch in batches]
+        if not minibatches or not all(minibatches):
+            raise MethodError(f"{owner}: returned an empty mini-batch or none, expected mini-batches with rows")
+        sources = {(key.step, key.agent) for batch in minibatches for key in batch}
+        stored_keys = {
+            key
+            for step, agent in sources
+            if agent in history.sources and 1 <= step <= history.step
+            for key in history.responses(step, agent).row_keys()
+        }
+        for batch in minibatches:
+            wrong = next((key for key in batch if key not in stored_keys or batch.count(key) > 1), None)
+            if wrong is not None:
+                raise MethodError(
+                    f"{owner}: took {wrong}, expected each row once in a mini-batch, of {', '.join(history.sources)} "
+                    f"and of steps up to {history.step}; see `history.responses`"
+                )
+    return minibatches, next_state
+
+
+def checked_log_centers(
+    objective: Objective, first_log_ratios: Callable[[], Mapping[str, NDArray[np.float64]]], state: State
+) -> tuple[dict[str, float], State]:
+    """An objective's log-ratios to subtract, by agent, and its next state.
+
+    Raises:
+        MethodError: it raised an error, or returned anything but finite numbers.
+    """
+    owner = f"method.objective ({objective.name}): log_centers"
+    with errors_of(owner):
+        centers, next_state = objective.log_centers(first_log_ratios, state)
+        return _numbers(centers, owner), next_state
+
+
+def check_surrogate(surrogate: Surrogate, rows: LossRows, logprob_BT: Tensor, owner: str) -> None:
+    """Raise a MethodError unless each column has one number per row, and values and ratios are finite."""
+    for name, value_B in {"value": surrogate.value_B, **surrogate.columns}.items():
+        if value_B.shape != rows.kind_B.shape:
+            raise MethodError(f"{owner}: {name}: got {tuple(value_B.shape)}, expected {tuple(rows.kind_B.shape)}")
+    if logprob_BT.requires_grad and not surrogate.value_B.requires_grad:
+        raise MethodError(f"{owner}: value has no gradient; compute it from logprob_BT without detach()")
+    if not bool((surrogate.value_B.isfinite() & surrogate.ratio_B.isfinite()).all()):
+        inputs = (logprob_BT[rows.mask_BT], rows.advantage_B, rows.weight_B)
+        if all(bool(tensor.isfinite().all()) for tensor in inputs):  # otherwise training diverged
+            raise MethodError(f"{owner}: got nan or infinity in value or ratio, expected finite values; clip the ratio")
+
+
+def checked_row_weights(objective: Objective, source_B: Tensor, num_tokens_B: Tensor, *, max_tokens: int) -> Tensor:
+    """An objective's weights of a mini-batch's rows.
+
+    Raises:
+        MethodError: it raised an error, or returned anything but one finite number per row.
+    """
+    owner = f"method.objective ({objective.name}): row_weights"
+    with errors_of(owner):
+        weight_B = objective.row_weights(source_B, num_tokens_B, max_tokens=max_tokens)
+        if weight_B.shape != source_B.shape or not bool(weight_B.isfinite().all()):
+            raise MethodError(f"{owner}: got {weight_B}, expected a finite number for each of {len(source_B)} rows")
+    return weight_B
 
 
 def _numbers(values: Mapping[str, float], owner: str) -> dict[str, float]:
@@ -249,67 +240,9 @@ def _numbers(values: Mapping[str, float], owner: str) -> dict[str, float]:
 def _check_column(
     column: NDArray[Any], num_rows: int, what: str, *, is_scored_R: NDArray[np.bool_] | None = None
 ) -> None:
+    """Raise a MethodError unless there is a float per row: finite, or finite exactly where the row is scored."""
     if column.dtype.kind != "f" or column.shape != (num_rows,):
-        raise MethodError(
-            f"{what} is {column.dtype} of shape {column.shape}, expected a float array of shape ({num_rows},), one "
-            "number per response"
-        )
-    if is_scored_R is None:
-        if not np.isfinite(column).all():
-            raise MethodError(f"{what}: got nan or infinity, expected finite numbers; give unscored responses 0")
-    elif not np.array_equal(np.isfinite(column), is_scored_R):
-        raise MethodError(f"{what}: expected a finite number for each scored response and nan for the others")
-
-
-def checked_batches(builder: Builder, history: History, state: State) -> tuple[list[list[RowKey]], State]:
-    """A learner's mini-batches and the builder's next state.
-
-    Raises:
-        MethodError: it raised an error, or returned invalid mini-batches or rows that the learner may not take.
-    """
-    owner = f"method.build ({builder.name}), step {history.step}, {history.learner}"
-    with errors_of(owner):
-        batches, next_state = builder.build(history, state)
-        minibatches = [list(batch) for batch in batches]
-        if not minibatches or not all(minibatches):
-            got = "an empty mini-batch" if minibatches else "no mini-batches"
-            raise MethodError(f"{owner}: returned {got}, expected mini-batches with rows; leave empty ones out")
-        for batch in minibatches:
-            if len(set(batch)) < len(batch):
-                twice = next(key for number, key in enumerate(batch) if key in batch[:number])
-                raise MethodError(f"{owner}: a mini-batch contains {twice} twice; take it once, or in two mini-batches")
-        row_keys = list(itertools.chain.from_iterable(minibatches))
-        stored_keys: set[RowKey] = set()
-        for step, agent in {(key.step, key.agent): None for key in row_keys}:
-            key = next(key for key in row_keys if (key.step, key.agent) == (step, agent))
-            if agent not in history.sources:
-                raise MethodError(
-                    f"{owner}: took {key}, expected rows of {', '.join(history.sources)}; other agents' rows need "
-                    "method.shares_rollouts=true"
-                )
-            if not 1 <= step <= history.step:
-                raise MethodError(f"{owner}: took {key}, expected steps from 1 to {history.step}")
-            stored_keys.update(history.responses(step, agent).row_keys())
-        for key in row_keys:
-            if key not in stored_keys:
-                raise MethodError(f"{owner}: took {key}, expected a response of that step; see `history.responses`")
-    return minibatches, next_state
-
-
-def checked_log_centers(
-    objective: Objective, first: Mapping[str, NDArray[np.float64]], state: State
-) -> tuple[dict[str, float], State]:
-    """An objective's log-ratios to subtract, by agent, and its next state.
-
-    Raises:
-        MethodError: it raised an error, or returned anything but one finite number for each agent in `first`.
-    """
-    owner = f"method.objective ({objective.name}): log_centers"
-    with errors_of(owner):
-        centers_by_agent, next_state = objective.log_centers(first, state)
-        centers = _numbers(centers_by_agent, f"{owner}: centers")
-        if set(centers) != set(first):
-            raise MethodError(
-                f"{owner}: got centers of {sorted(centers)}, expected of {sorted(first)}; return one for each"
-            )
-    return centers, next_state
+        raise MethodError(f"{what} is {column.dtype} of shape {column.shape}, expected {num_rows} floats")
+    is_finite_R = np.isfinite(column)
+    if not (is_finite_R.all() if is_scored_R is None else np.array_equal(is_finite_R, is_scored_R)):
+        raise MethodError(f"{what}: got nan or infinity; expected numbers, 0 (in rewards nan) for unscored responses")

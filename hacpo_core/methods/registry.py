@@ -6,32 +6,30 @@ from collections.abc import Mapping
 
 from hacpo_core.config import MethodConfig
 from hacpo_core.config.user_classes import user_class
-from hacpo_core.methods.base import Builder, Estimator, Objective, SamplingPlan, Seam
+from hacpo_core.methods.base import Seam
+from hacpo_core.methods.build import Builder
 from hacpo_core.methods.builders.bandit import Bandit
 from hacpo_core.methods.builders.shuffled import Shuffled
 from hacpo_core.methods.builders.successes import PeerSuccesses
+from hacpo_core.methods.estimate import Estimator
 from hacpo_core.methods.estimators.batch_normalised import BatchNormalised
 from hacpo_core.methods.estimators.calibrated import Calibrated
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
-from hacpo_core.methods.estimators.decoupled import Decoupled
 from hacpo_core.methods.estimators.difficulty import DifficultyWeighted
 from hacpo_core.methods.estimators.distilled import Distilled
 from hacpo_core.methods.estimators.groups import GroupEstimator
 from hacpo_core.methods.estimators.leave_one_out import LeaveOneOut
-from hacpo_core.methods.estimators.length_weighted import LengthWeighted
-from hacpo_core.methods.estimators.pass_at_k import PassAtK
 from hacpo_core.methods.estimators.peers import PeerRows
+from hacpo_core.methods.objective import Objective
 from hacpo_core.methods.objectives.cispo import Cispo
 from hacpo_core.methods.objectives.cross_clip import CrossClip
-from hacpo_core.methods.objectives.dppo import Dppo
 from hacpo_core.methods.objectives.gmpo import Gmpo
-from hacpo_core.methods.objectives.length_unbiased import LengthUnbiased
 from hacpo_core.methods.objectives.peer_shaping import PeerShaping
 from hacpo_core.methods.objectives.sapo import Sapo
 from hacpo_core.methods.objectives.self_normalised import SelfNormalised
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
-from hacpo_core.methods.objectives.vespo import Vespo
+from hacpo_core.methods.plan import SamplingPlan
 from hacpo_core.methods.plans.dynamic_sampling import DynamicSampling
 from hacpo_core.methods.plans.every_problem import EveryProblem
 from hacpo_core.methods.plans.interaction import Interaction
@@ -54,10 +52,7 @@ SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
     "estimate": {
         "group": GroupEstimator,
         "leave_one_out": LeaveOneOut,
-        "length_weighted": LengthWeighted,
-        "pass_at_k": PassAtK,
         "batch_normalised": BatchNormalised,
-        "decoupled": Decoupled,
         "capability": CapabilityEstimator,
         "difficulty_weighted": DifficultyWeighted,
         "calibrated": Calibrated,
@@ -70,11 +65,8 @@ SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
         "cispo": Cispo,
         "sapo": Sapo,
         "gmpo": Gmpo,
-        "dppo": Dppo,
-        "vespo": Vespo,
         "peer_shaping": PeerShaping,
         "sequence_clip": SequenceClip,
-        "length_unbiased": LengthUnbiased,
         "cross_clip": CrossClip,
         "self_normalised": SelfNormalised,
     },

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
-from hacpo_core.methods.base import ScoredStep
 from hacpo_core.methods.checks import checked_estimate, checked_shape
+from hacpo_core.methods.estimate import ScoredStep
 from hacpo_core.records import Problem
 from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.store.ledger import Committed
@@ -42,5 +42,4 @@ def scored_step(experiment: Experiment, step: int, problems: Sequence[Problem]) 
         responses={agent: experiment.ledger.verdicts(step, agent).value for agent in experiment.agents},
         seed=experiment.config.seed,
         max_response_tokens=experiment.config.rollout.max_response_tokens,
-        reward_weights=tuple(experiment.config.reward.weights or ()),
     )

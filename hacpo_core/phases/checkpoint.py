@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
 from hacpo_core.experiment import Experiment
-from hacpo_core.phases.with_agent import with_agent
+from hacpo_core.phases.agent_at import agent_at
+from hacpo_core.phases.runner import restarting
 from hacpo_core.placement.checkpoints import save_checkpoint
 
 
@@ -22,11 +25,15 @@ def checkpoint(experiment: Experiment, step: int, *, best: Collection[int]) -> N
     kinds = ("rollout", "update", "objective")
     phases = ["advantage", *(f"{kind}.{agent}" for kind in kinds for agent in experiment.agents)]
 
+    def save(agent: str, at: Path) -> dict[str, Any]:
+        with agent_at(experiment, agent, step):
+            return experiment.placement.save(agent, at)
+
     save_checkpoint(
         experiment.ledger.store.root,
         step,
         experiment.agents,
-        lambda agent, at: with_agent(experiment, agent, step, lambda _: experiment.placement.save(agent, at))[0],
+        lambda agent, at: restarting(lambda: save(agent, at)),
         {phase: experiment.ledger.state(step, phase) for phase in phases},
         keep=experiment.config.checkpoint.keep,
         also=frozenset(best),

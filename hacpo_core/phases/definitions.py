@@ -48,19 +48,12 @@ DEFINITIONS: Mapping[str, str] = {
     "text/num_control_dropped": "control tokens spelled out in other agents' texts that the learner cannot encode as "
     "plain text",
     "update/num_unscored": "rows left out because they have no verdict",
-    "update/entropy_coef": "weight of the entropy bonus, mean over the step's updates; only with a bonus",
-    "objective/high_entropy_share": "share of a row's tokens whose terms count, mean over rows; only with "
-    "top_entropy_share",
     "update/masked_share": "share of the mini-batches' rows that left the loss and its denominators because they were "
     "cut at a token limit (mask_truncated)",
     "teacher/difference_mean": "mean log-probability of the agent's tokens under its teacher minus that under itself, "
-    "in nats; per aligned span of text where the tokenizers differ; with extrapolation, the extrapolated difference",
-    "teacher/shown_share": "share of the responses that the teacher scored behind a prompt that holds more than the "
-    "problem, such as other responses (shows_answers)",
-    "teacher/too_long_share": "share of the responses that the teacher scored behind the problem's own prompt because "
-    "the other one is too long (max_shown_tokens)",
-    "time/teach_s": "wall-clock seconds in which the agent's teacher, and with extrapolation its initial model, scored",
-    "gpu/teach_s": "GPU-seconds in which the agent's teacher, and with extrapolation its initial model, scored",
+    "in nats; per aligned span of text where the tokenizers differ",
+    "time/teach_s": "wall-clock seconds in which the agent's teacher scored",
+    "gpu/teach_s": "GPU-seconds in which the agent's teacher scored",
     "correction/weight_mean": "mean weight that corrects own rows for the difference between sampler and learner",
     "correction/zero_share": "share of own rows whose correction weight is 0",
     "update/grad_norm": "gradient norm before clipping, mean over the step's updates",
@@ -70,17 +63,14 @@ DEFINITIONS: Mapping[str, str] = {
     "update/kl_nats": "KL to the reference, mean over own rows",
     "update/entropy_nats": "entropy of the learner's next-token distribution, mean over rows",
     "update/skipped_share": "share of rows left out of the forward and backward passes because their advantage is 0",
-    "update/gradient_cosine": "cosine between the gradients of J_homo and J_hete (Theorem 4.3: positive)",
     "response/length_tokens": "mean length of the agent's responses, in tokens",
     "response/cut_share": "share of responses cut at the token limit",
     "search/num_responses": "searched responses",
     "search/stopped_share": "share of searched responses that ended before the token limit",
     "search/sampled_tokens": "tokens that the searches sampled, discarded ones included",
     "search/kept_share": "tokens of the searched responses, as a share of search/sampled_tokens",
-    "sampler/logprob_difference_mean": "mean |sampler - learner| log-probability of sampled tokens, in nats",
-    "sampler/logprob_difference_max": "largest |sampler - learner| log-probability of a sampled token, in nats",
-    "sampler/ratio_error_mean": "mean |s - 1| between sampler and learner before any update, per token or per sequence "
-    "as the method's ratios are; over a few probed responses unless the learner scores all of them",
+    "sampler/logprob_difference_mean": "mean |old log-probability - sampler's| of own tokens, in nats; 0 where the "
+    "sampler's are the old ones",
     "tokens/sampled": "tokens that the agent sampled",
     "tokens/trained": "response tokens in the agent's updates",
     "time/rollout_s": "wall-clock seconds of the rollout phase",

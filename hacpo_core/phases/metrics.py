@@ -14,32 +14,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.experiment import Experiment
-from hacpo_core.methods.base import ROW_FIGURES, RowKind, TrainedRows
+from hacpo_core.methods.build import ROW_FIGURES, TrainedRows
+from hacpo_core.methods.objective import RowKind
 from hacpo_core.responses import ORDINARY, SEARCHED, Responses
-from hacpo_core.store.ledger import SHOWN, TOO_LONG, Committed, Ledger, TaughtBatch, UpdateRecord
+from hacpo_core.store.ledger import Committed, Ledger, TaughtBatch, UpdateRecord
 
 
 def metrics(experiment: Experiment, step: int) -> None:
     """Commit the step's metrics with their timestamp, which a later run of the phase does not change."""
     if experiment.ledger.store.is_intact(step, "metrics"):
         return
-    values = step_metrics(experiment.ledger, step, is_token_level=experiment.method.objective.is_token_level)
+    values = step_metrics(experiment.ledger, step)
     experiment.ledger.store.commit(step, "metrics", {"metrics.json": values})
 
 
-def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str, Any]:
+def step_metrics(ledger: Ledger, step: int) -> dict[str, Any]:
     """All metrics of a step.
 
     Args:
         ledger: the experiment's.
         step: all its other phases are committed.
-        is_token_level: whether the method's ratios are per token.
 
     Returns:
         {"timestamp_ms": ..., "run": {name: value}, "agents": {agent: {name: value}}}. Metrics that this step does not
-        have (no rows of a source, no cosine measured) are left out.
+        have (no rows of a source) are left out.
     """
-    agents = {agent: _agent_metrics(ledger, step, agent, is_token_level) for agent in ledger.agents}
+    agents = {agent: _agent_metrics(ledger, step, agent) for agent in ledger.agents}
     estimate = ledger.estimate(step)
     run = {
         "progress/step": float(step),
@@ -52,10 +52,10 @@ def step_metrics(ledger: Ledger, step: int, *, is_token_level: bool) -> dict[str
     return {"timestamp_ms": int(time.time() * 1000), "run": run, "agents": agents}
 
 
-def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) -> dict[str, float]:
+def _agent_metrics(ledger: Ledger, step: int, agent: str) -> dict[str, float]:
     values = {
         **ledger.estimate(step).value.figures.get(agent, {}),
-        **_response_metrics(ledger.rollouts(step, agent), ledger.verdicts(step, agent), is_token_level),
+        **_response_metrics(ledger.rollouts(step, agent), ledger.verdicts(step, agent)),
         **_update_metrics(ledger.update(step, agent), ledger.agents),
     }
     if f"teach.{agent}" in ledger.store.committed(step):
@@ -63,9 +63,7 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str, is_token_level: bool) 
     return {name: float(value) for name, value in values.items()}
 
 
-def _response_metrics(
-    rollout: Committed[Responses], verification: Committed[Responses], is_token_level: bool
-) -> dict[str, float]:
+def _response_metrics(rollout: Committed[Responses], verification: Committed[Responses]) -> dict[str, float]:
     verdicts = verification.value.verdicts
     assert verdicts is not None, "metrics follow verification"
     return {
@@ -79,7 +77,6 @@ def _response_metrics(
         "time/verify_s": verification.cost.seconds,
         "gpu/rollout_s": rollout.cost.gpu_seconds,
         **_search_metrics(verification.value),
-        **_sampler_metrics(rollout.value, is_token_level),
     }
 
 
@@ -105,12 +102,6 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
         **_row_metrics("old", rows, rows.kind_B == RowKind.OLD),
         **_row_metrics("cross", rows, is_foreign),
     }
-    coefficients = [m.entropy_coef for m in minibatches if m.entropy_coef is not None]
-    if coefficients:
-        values["update/entropy_coef"] = float(np.mean(coefficients))
-    cosines = [m.gradient_cosine for m in minibatches if m.gradient_cosine is not None]
-    if cosines:
-        values["update/gradient_cosine"] = float(np.mean(cosines))
     if counts.num_masked is not None:
         num_chosen = num_rows + counts.num_masked
         values["update/masked_share"] = counts.num_masked / num_chosen if num_chosen else 0.0
@@ -122,6 +113,8 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
     if len(is_own):
         values["update/entropy_nats"] = float(rows.figures["entropy"].mean())
         values["update/kl_nats"] = float(rows.figures["kl"][is_own].mean()) if is_own.any() else 0.0
+        if is_own.any():
+            values["sampler/logprob_difference_mean"] = float(rows.figures["sampler_difference"][is_own].mean())
         first_log_ratios = np.log(rows.figures["ratio"][is_own & (rows.update_B == 0)])
         if len(first_log_ratios):
             values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first_log_ratios**2)))
@@ -139,10 +132,6 @@ def _teaching_metrics(teaching: TaughtBatch) -> dict[str, float]:
     difference_N = teaching.difference.value_N[~np.isnan(teaching.difference.value_N)]
     if len(difference_N):
         values["teacher/difference_mean"] = float(difference_N.mean())
-    prompt_kinds = [prompt for prompt in teaching.prompt if prompt]
-    if prompt_kinds:
-        values["teacher/shown_share"] = prompt_kinds.count(SHOWN) / len(prompt_kinds)
-        values["teacher/too_long_share"] = prompt_kinds.count(TOO_LONG) / len(prompt_kinds)
     return values
 
 
@@ -163,26 +152,6 @@ def _search_metrics(responses: Responses) -> dict[str, float]:
             for kind, is_kind_R in rewards.items()
             if (is_kind_R & is_scored_R).any()
         },
-    }
-
-
-def _sampler_metrics(responses: Responses, is_token_level: bool) -> dict[str, float]:
-    old_logprobs = responses.old_logprobs
-    learner_logprobs = dict(enumerate(old_logprobs)) if old_logprobs is not None else responses.probes()
-    # Searched rows already hold the learner's log-probabilities.
-    learner_logprobs = {row: logprobs for row, logprobs in learner_logprobs.items() if responses.tag[row] != SEARCHED}
-    if not learner_logprobs:
-        return {}
-    differences = [
-        responses.logprobs[row].astype(np.float64) - np.asarray(logprobs) for row, logprobs in learner_logprobs.items()
-    ]
-    all_differences = np.concatenate(differences)
-    # Per token or per response, as the method's ratios are.
-    log_ratios = all_differences if is_token_level else np.array([row.mean() for row in differences])
-    return {
-        "sampler/logprob_difference_mean": float(np.abs(all_differences).mean()),
-        "sampler/logprob_difference_max": float(np.abs(all_differences).max()),
-        "sampler/ratio_error_mean": float(np.abs(np.exp(-log_ratios) - 1.0).mean()),
     }
 
 

@@ -6,19 +6,19 @@ Shapes: N token of one agent's responses.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
+from hacpo_core.config.counts import scores_own
 from hacpo_core.errors import EngineError
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
-from hacpo_core.methods.base import PlanTask, SampleSpec
 from hacpo_core.methods.checks import checked_specs
-from hacpo_core.phases.with_agent import with_agent
+from hacpo_core.methods.plan import PlanTask, SampleSpec
+from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.records import PhaseCost, Problem
 from hacpo_core.responses import Responses
@@ -26,10 +26,6 @@ from hacpo_core.store.ledger import Committed
 from hacpo_core.store.steps import phase_name
 
 _log = logging.getLogger(__name__)
-NUM_PROBED = 8
-"""responses of a step that the learner scores to compare itself with the sampler, unless it scores all"""
-SAME_LOGPROB = 1e-5
-"""nats; if no probed token differs by more, the sampler has the learner's weights and numerics"""
 
 
 def rollout(
@@ -44,19 +40,15 @@ def rollout(
     if experiment.ledger.has(step, phase_name("rollout", agent, round_index)):
         return
     specs, planned_state = _plan(experiment, step, agent, problems, round_index)
-    sampled = [row for row, spec in enumerate(specs) if spec.search is None]
-    searched = [row for row, spec in enumerate(specs) if spec.search is not None]
-
-    def sample(placed: PlacedAgent) -> Responses:
-        responses = placed.sample(specs, step=step, purpose="rollout")
-        if searched:
-            responses = _scored(placed, responses, searched)
-        return _with_old_logprobs(experiment, placed, responses, sampled)
-
     responses, cost = Responses.none(step, agent), PhaseCost(0.0)
     if specs:
-        responses, cost = with_agent(experiment, agent, step - 1, sample)
-    if not np.isfinite(responses.behaviour_logprobs.value_N).all():
+        with agent_at(experiment, agent, step - 1) as (placed, watch):
+            responses = placed.sample(specs, step=step, purpose="rollout")
+            rows = _scored_rows(experiment, specs)
+            if rows:
+                responses = _scored(placed, responses, rows)
+        cost = watch.cost()
+    if not np.isfinite(responses.logprobs.value_N).all():
         raise EngineError(
             f"step {step}, {agent}: got nan or infinite log-probabilities, expected finite ones; training diverged: "
             "start a new experiment with a lower optimizer.learning_rate or optimizer.max_grad_norm"
@@ -65,38 +57,15 @@ def rollout(
     experiment.ledger.save_rollouts(step, agent, rollouts, round_index)
 
 
-def _with_old_logprobs(
-    experiment: Experiment, placed: PlacedAgent, responses: Responses, sampled_rows: Sequence[int]
-) -> Responses:
-    """The responses with the old log-probabilities of their importance ratios, where they are not the sampler's.
+def _scored_rows(experiment: Experiment, specs: Sequence[SampleSpec]) -> list[int]:
+    """Rows that get the learner's log-probabilities here, since its later ratios cannot be computed from the sampler's.
 
-    They are *compared* if other learners, or later steps, compute ratios from them.
-
-        old_logprobs               compared   a few probed   all scored here   own rows scored at the update
-        sampler                    yes, no    yes            no                no
-        checked, probes agree      yes, no    yes            no                no
-        checked, they differ       yes        yes, dropped   yes               yes
-        checked, they differ       no         yes            no                yes
-        learner                    yes        no             yes               yes
-        learner                    no         yes            no                yes
-
-    Args:
-        experiment: with the configuration.
-        placed: the agent.
-        responses: the agent's.
-        sampled_rows: rows that were sampled, not searched for.
+    They are searched rows, and all of them if later steps train on them, unless the sampler's are the learner's own.
+    The update itself scores the other own rows. Partners' ratios are means over a response, with bounds far wider than
+    the difference between sampler and learner.
     """
-    config, method = experiment.config, experiment.method
-    are_compared = (len(experiment.agents) > 1 and method.shares_rollouts) or method.build.takes_old_rows
-    probes: dict[int, NDArray[np.float32]] = {}
-    if sampled_rows and not (config.old_logprobs == "learner" and are_compared):
-        rows = sorted({sampled_rows[len(sampled_rows) * i // NUM_PROBED] for i in range(NUM_PROBED)})
-        probes = dict(zip(rows, placed.score(responses.take(rows)), strict=True))
-    if config.old_logprobs == "sampler" or (config.old_logprobs == "checked" and _agree(responses, probes)):
-        return responses.with_probes(probes)
-    if are_compared:
-        return replace(responses, old_logprobs=placed.score(responses), recomputes_own=True)
-    return replace(responses.with_probes(probes), recomputes_own=True)
+    takes_old_rows = experiment.method.build.takes_old_rows and scores_own(experiment.config)
+    return [row for row, spec in enumerate(specs) if takes_old_rows or spec.search is not None]
 
 
 def _plan(
@@ -147,8 +116,3 @@ def _short_enough(experiment: Experiment, step: int, agent: str, specs: Sequence
             message, step, agent, len(specs) - len(fitting_specs), len(specs), max_tokens, "rollout.max_prompt_tokens"
         )
     return fitting_specs
-
-
-def _agree(responses: Responses, probes: Mapping[int, NDArray[np.float32]]) -> bool:
-    """Whether sampler and learner give the probed responses the same log-probabilities."""
-    return all(np.all(np.abs(responses.logprobs[row] - probe) <= SAME_LOGPROB) for row, probe in probes.items())

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from hacpo_core.errors import AgentLostError
 from hacpo_core.store.steps import phase_name
+
+MAX_RESTARTS = 2
+"""restarts of an agent's process in a phase, which fails if the process dies once more"""
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def restarting(work: Callable[[], Result]) -> Result:
+    """Result of `work`, which is repeated if an agent's process dies meanwhile: the agent is then started again."""
+    for restarts in range(MAX_RESTARTS + 1):
+        try:
+            return work()
+        except AgentLostError as error:
+            if restarts == MAX_RESTARTS:
+                raise
+            _log.warning("%s; starting it again", error)
+    raise AssertionError("the last loss is raised")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +78,7 @@ class DirectRunner:
 
     def start(self, phase: Phase, work: Callable[[], None], *, after: Sequence[Handle] = ()) -> Handle:
         """Run `work` now."""
-        work()
+        restarting(work)
         return DoneHandle()
 
     def wait(self) -> None:

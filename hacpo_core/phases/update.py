@@ -1,23 +1,43 @@
 """Phase update.<agent>: a learner trains on its mini-batches.
 
 The result of an update is the agent's weights, which exist in memory only. After a resume, or when an agent's process
-was lost, its committed updates are therefore repeated (`hacpo_core.phases.apply_update`).
+was lost, its committed updates are therefore repeated (`hacpo_core.phases.agent_at`).
 """
 
 from __future__ import annotations
 
 from hacpo_core.experiment import Experiment
-from hacpo_core.phases.apply_update import apply_update
-from hacpo_core.phases.with_agent import with_agent
+from hacpo_core.methods import state
+from hacpo_core.phases.agent_at import agent_at, learner_batches
+from hacpo_core.store.ledger import UpdateRecord
 
 
 def update(experiment: Experiment, step: int, agent: str) -> None:
-    """Update an agent on its mini-batches. A committed update is repeated if the agent's weights lack it.
+    """Update an agent on its mini-batches, and commit what was measured.
 
     Raises:
         MethodError: the builder failed or returned invalid mini-batches.
         ReplayError: a repeated update gives different weights, and `checkpoint.accept_divergence` is off.
     """
-    if experiment.ledger.has(step, f"update.{agent}") and experiment.placement.has_seen(agent, step):
+    objective, ledger = experiment.method.objective, experiment.ledger
+    if ledger.has(step, f"update.{agent}"):
+        if not experiment.placement.has_seen(agent, step):
+            with agent_at(experiment, agent, step):
+                return
         return
-    with_agent(experiment, agent, step - 1, lambda placed: apply_update(experiment, placed, step))
+    with agent_at(experiment, agent, step - 1) as (placed, watch):
+        batches = learner_batches(experiment, step, agent)
+        objective_state = experiment.state_before(step, f"objective.{agent}")
+        applied = placed.update(batches.minibatches, objective, version=step, objective_state=objective_state)
+    outcome = applied.outcome
+    record = UpdateRecord(
+        minibatches=outcome.minibatches,
+        rows=outcome.rows,
+        trace=applied.trace,
+        counts=batches.counts,
+        state=batches.state,
+        objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
+        log_centers=outcome.log_centers,
+        cost=watch.cost(),
+    )
+    ledger.save_update(step, agent, record)

@@ -79,12 +79,6 @@ class AgentTokenizer:
                 problem for problem in problems if problem.messages not in self._prompt_ids
             )
 
-    def passing_prompt_ids(self, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
-        """As `prompt_ids`, of prompts that only one step has: long ones would fill the cache."""
-        with TEXT_LOCK:
-            prompt_ids = self._render_all(problems)
-            return [prompt_ids[problem.messages] for problem in problems]
-
     def _render_all(self, problems: Iterable[Problem]) -> dict[tuple[Message, ...], tuple[int, ...]]:
         conversations = list(dict.fromkeys(problem.messages for problem in problems))
         prompt_ids = render_prompts(self.tokenizer, conversations, arguments=self.template_arguments)

@@ -24,8 +24,8 @@ from hacpo_core.config.counts import (
     checkpointing,
     has_reference,
     longest_sequence,
-    longest_taught,
     planned_updates,
+    scores_own,
     total_updates,
 )
 from hacpo_core.config.samplers import sampler_of
@@ -50,15 +50,15 @@ from hacpo_core.engines.models.lora import add_adapters, base_head
 from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.engines.sampling.base import Sampler, SampleRequest
 from hacpo_core.errors import EngineError, ModelError, first_line
-from hacpo_core.methods.base import Objective, SampleSpec, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.objective import Objective
+from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.sampling import sample_specs
 from hacpo_core.records import Problem
 from hacpo_core.responses import Responses
 from hacpo_core.seeds import derive_seed
 
-TAUGHT_FIELDS = "rollout.max_response_tokens and the estimator's limit of a teacher's prompt (max_shown_tokens)"
-"""fields that limit the sequences that a teacher scores"""
 PROBE_TOKENS = 64
 """number of first tokens of each response that are compared after a weight transfer"""
 MAX_PROBE_ROUNDS = 16
@@ -124,8 +124,6 @@ class Agent:
 
         check_vocabulary(self.model, self.tokens.tokenizer, agent=name)
         check_lengths(self.model, longest_sequence(config), agent=name)
-        if longest_taught(config) > longest_sequence(config):
-            check_lengths(self.model, longest_taught(config), agent=name, fields=TAUGHT_FIELDS)
         reference: PreTrainedModel | ScoringHead | None = None
         if engine.lora.rank > 0:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
@@ -235,16 +233,16 @@ class Agent:
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
         )
 
-    def score(self, responses: Responses, *, by_reference: bool = False, temperature: float | None = None) -> Ragged:
+    def score(self, responses: Responses, *, temperature: float | None = None) -> Ragged:
         """The training engine's log-probabilities (float32, nats) of the responses under the current weights.
 
-        With `by_reference`, they are those under the initial weights, which `has_reference` keeps. They are those of
-        softmax(logits / temperature); None: the temperature of the rollouts.
+        They are those of softmax(logits / temperature); None: the temperature of the rollouts.
         """
         torch.set_num_threads(num_threads(self.config))
         self.sampler.rest()  # the learner's passes need the memory
-        score = self.learner.reference_logprobs if by_reference else self.learner.logprobs
-        scored = score(TokenRows.of(list(responses.prompt_ids), responses.token_ids), temperature=temperature)
+        scored = self.learner.logprobs(
+            TokenRows.of(list(responses.prompt_ids), responses.token_ids), temperature=temperature
+        )
         self._release_unused()
         return scored
 
@@ -254,12 +252,9 @@ class Agent:
         objective: Objective,
         *,
         version: int,
-        measures_cosine: bool,
-        recomputes_own: bool,
-        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`.
+        """One optimizer update per mini-batch; afterwards, the weights are of `version`.
 
         See `BaseLearner.update`.
 
@@ -275,9 +270,7 @@ class Agent:
                 minibatches,
                 objective,
                 planned_updates=planned_updates(self.config, version),
-                measures_cosine=measures_cosine,
-                recomputes_own=recomputes_own,
-                num_iterations=num_iterations,
+                scores_own=scores_own(self.config),
                 objective_state=objective_state,
             )
         except torch.OutOfMemoryError as error:
@@ -292,6 +285,12 @@ class Agent:
             torch.device(engine.device), is_deterministic=engine.deterministic, layout=self.learner.layout
         )
         return AppliedUpdate(outcome, UpdateTrace(before, self.fingerprint(), setup))
+
+    def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
+        """As `BaseLearner.gradient_cosine`."""
+        torch.set_num_threads(num_threads(self.config))
+        self.sampler.rest()
+        return self.learner.gradient_cosine(rows, objective)
 
     def fingerprint(self) -> Fingerprint:
         """Identity of the current weights; computed once per version, by all ranks together."""

@@ -17,7 +17,9 @@ from hacpo_core.columns import Ragged
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.learning.offload import release_unused
-from hacpo_core.methods.base import Objective, SampleSpec, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.objective import Objective
+from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import AppliedUpdate, Purpose
 from hacpo_core.placement.checkpoints import Checkpoint, latest_checkpoint
@@ -40,8 +42,8 @@ class PlacedAgent(Protocol):
     def sample(self, specs: Sequence[SampleSpec], *, step: int, purpose: Purpose) -> Responses:
         """Sample a response for each spec, in their order."""
 
-    def score(self, responses: Responses, *, by_reference: bool = False, temperature: float | None = None) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under current or initial weights.
+    def score(self, responses: Responses, *, temperature: float | None = None) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under the current weights.
 
         They are those of softmax(logits / temperature); None: the temperature of the rollouts.
         """
@@ -52,12 +54,12 @@ class PlacedAgent(Protocol):
         objective: Objective,
         *,
         version: int,
-        measures_cosine: bool,
-        recomputes_own: bool,
-        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`."""
+        """One optimizer update per mini-batch; afterwards, the weights are of `version`."""
+
+    def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
+        """As `BaseLearner.gradient_cosine`."""
 
     def rest(self) -> None:
         """Release device memory for other agents until the next call."""

@@ -33,7 +33,9 @@ from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.models.folders import find_model, is_gguf
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
-from hacpo_core.methods.base import Objective, SampleSpec, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.objective import Objective
+from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent, AppliedUpdate, Purpose, distinct_problems, share_of
 from hacpo_core.placement.base import Placement
@@ -102,9 +104,9 @@ class Rank:
         share = share_of(specs, self._rank, self._ranks)
         return self._at(version).sample(share, step=step, purpose=purpose, problems=distinct_problems(specs))
 
-    def score(self, version: int, responses: Responses, by_reference: bool, temperature: float | None) -> Ragged | None:
+    def score(self, version: int, responses: Responses, temperature: float | None) -> Ragged | None:
         """The training engine's log-probabilities; only rank 0 returns them."""
-        scored = self._at(version).score(responses, by_reference=by_reference, temperature=temperature)
+        scored = self._at(version).score(responses, temperature=temperature)
         return scored if self._rank == 0 else None
 
     def update(
@@ -112,6 +114,10 @@ class Rank:
     ) -> AppliedUpdate:
         """As `Agent.update`, from weights of `version`."""
         return self._at(version).update(minibatches, objective, **options)
+
+    def gradient_cosine(self, version: int, rows: Minibatch, objective: Objective) -> float | None:
+        """As `Agent.gradient_cosine`."""
+        return self._at(version).gradient_cosine(rows, objective)
 
     def save(self, version: int, folder: Path) -> dict[str, Any]:
         """As `save_agent`; only rank 0 writes."""
@@ -157,9 +163,9 @@ class RemoteAgent:
         order = [place[RowKey(step, self.name, spec.problem.id, spec.sample)] for spec in specs]
         return shares if order == sorted(order) else shares.take(order)
 
-    def score(self, responses: Responses, *, by_reference: bool = False, temperature: float | None = None) -> Ragged:
+    def score(self, responses: Responses, *, temperature: float | None = None) -> Ragged:
         """As `PlacedAgent.score`."""
-        scored: Ragged = self._call("score", responses, by_reference, temperature)[0]
+        scored: Ragged = self._call("score", responses, temperature)[0]
         return scored
 
     def update(
@@ -168,23 +174,19 @@ class RemoteAgent:
         objective: Objective,
         *,
         version: int,
-        measures_cosine: bool,
-        recomputes_own: bool,
-        num_iterations: int = 1,
         objective_state: State | None = None,
     ) -> AppliedUpdate:
-        """One optimizer update per mini-batch and iteration; afterwards, the weights are of `version`."""
-        options = {
-            "version": version,
-            "measures_cosine": measures_cosine,
-            "recomputes_own": recomputes_own,
-            "num_iterations": num_iterations,
-            "objective_state": objective_state,
-        }
+        """One optimizer update per mini-batch; afterwards, the weights are of `version`."""
+        options = {"version": version, "objective_state": objective_state}
         self.is_dirty = True
         applied: AppliedUpdate = self._call("update", list(minibatches), objective, options)[0]
         self.version, self.is_dirty = version, False
         return applied
+
+    def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
+        """As `PlacedAgent.gradient_cosine`."""
+        cosine: float | None = self._call("gradient_cosine", rows, objective)[0]
+        return cosine
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Save the agent in a folder that all machines share."""

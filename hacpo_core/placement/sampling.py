@@ -13,7 +13,7 @@ from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.sampling.base import Sampled, Sampler, SampleRequest
 from hacpo_core.engines.sampling.step_search import SearchRequest, search_all
 from hacpo_core.errors import EngineError
-from hacpo_core.methods.base import SampleSpec
+from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.records import SamplingLimits, StepSearch
 
 

@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
-from hacpo_core.data.batches import BatchCounts, Minibatch
-from hacpo_core.engines.learning.outcomes import MinibatchOutcome, RowOutcomes
+from hacpo_core.data.batches import BatchCounts
+from hacpo_core.engines.learning.outcomes import MinibatchOutcome
 from hacpo_core.engines.learning.replay import Replay, Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
-from hacpo_core.methods.base import ROW_KEYS, Carried, Estimate, TrainedRows
+from hacpo_core.methods.build import ROW_KEYS, TrainedRows
+from hacpo_core.methods.estimate import Advantages, Estimate
 from hacpo_core.records import PhaseCost, RowKey
 from hacpo_core.responses import (
     Responses,
@@ -66,32 +67,6 @@ class UpdateRecord:
     cost: PhaseCost
 
 
-def trained_rows(minibatches: Sequence[Minibatch], outcomes: RowOutcomes) -> TrainedRows:
-    """An update's measurements of its rows, with their keys.
-
-    Args:
-        minibatches: one per update, so that with several iterations each is listed as often as it was trained on.
-        outcomes: what the updates measured.
-    """
-    first_M = np.cumsum([0, *map(len, minibatches)])
-    place_B = first_M[outcomes.update_B] + outcomes.row_B
-
-    def column(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        column_of_all: NDArray[Any] = np.concatenate(values)
-        return column_of_all[place_B]
-
-    all_keys = [key for minibatch in minibatches for key in minibatch.keys]
-    return TrainedRows(
-        key_B=tuple(all_keys[place] for place in place_B.tolist()),
-        kind_B=column([minibatch.kind_B for minibatch in minibatches]),
-        update_B=outcomes.update_B,
-        advantage_B=column([minibatch.advantage_B for minibatch in minibatches]),
-        weight_B=column([minibatch.weight_B for minibatch in minibatches]),
-        num_tokens_B=column([minibatch.tokens.responses.lengths for minibatch in minibatches]),
-        figures=outcomes.figures,
-    )
-
-
 def _row_columns(rows: TrainedRows) -> dict[str, NDArray[Any]]:
     """Columns of the file, named `ROW_KEYS` and as the figures."""
     return {
@@ -122,10 +97,6 @@ def _rows_of(columns: Mapping[str, NDArray[Any]]) -> TrainedRows:
     )
 
 
-SHOWN, PLAIN, TOO_LONG = "shown", "plain", "too long"
-"""a teacher's prompt: as the estimator rewords it; the problem's own; the problem's own, as the other is too long"""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TaughtBatch:
     """A teacher's scores of an agent's responses of a step.
@@ -135,14 +106,11 @@ class TaughtBatch:
         difference: float64, nats, for each token of each response, nan where the teacher did not score it; see
             `hacpo_core.phases.teach`.
         cost: of the phase.
-        prompt: of each response, the prompt behind which it was scored: `SHOWN`, `PLAIN`, `TOO_LONG`, or "" if it was
-            not scored. Empty if the estimator rewords no prompts.
     """
 
     teacher: str | None
     difference: Ragged
     cost: PhaseCost
-    prompt: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -180,8 +148,6 @@ class Ledger:
         responses = sampled.value
         value = {
             "cost": asdict(sampled.cost),
-            "probes": {row: values.tolist() for row, values in responses.probes().items()},
-            "recomputes_own": responses.recomputes_own,
             "state": dict(sampled.state),
         }
         phase, name = phase_name("rollout", agent, round_index), phase_name("rollouts", agent, round_index)
@@ -210,8 +176,6 @@ class Ledger:
             table = self.store.read_arrow(step, phase, f"{name}.parquet")
             value = self.store.read_value(step, phase, f"{name}.json")
             responses = from_arrow(table, step=step, agent=agent)
-            responses = responses.with_probes({int(row): values for row, values in value["probes"].items()})
-            responses = replace(responses, recomputes_own=value["recomputes_own"])
             return Committed(responses, PhaseCost(**value["cost"]), value["state"])
 
         return self._read(step, phase, load)
@@ -253,10 +217,7 @@ class Ledger:
     def save_taught(self, step: int, agent: str, batch: TaughtBatch) -> None:
         """Commit phase teach.<agent>."""
         value = {"teacher": batch.teacher, "cost": asdict(batch.cost)}
-        columns: dict[str, Any] = {"difference": as_lists(batch.difference)}
-        if batch.prompt:
-            columns["prompt"] = list(batch.prompt)
-        outputs = {f"taught.{agent}.parquet": columns, f"taught.{agent}.json": value}
+        outputs = {f"taught.{agent}.parquet": {"difference": as_lists(batch.difference)}, f"taught.{agent}.json": value}
         self.store.commit(step, f"teach.{agent}", outputs)
         self._keep(step, f"teach.{agent}", batch)
 
@@ -267,8 +228,7 @@ class Ledger:
         def load() -> TaughtBatch:
             value = self.store.read_value(step, phase, f"taught.{agent}.json")
             table = self.store.read_arrow(step, phase, f"taught.{agent}.parquet")
-            prompt = tuple(table["prompt"].to_pylist()) if "prompt" in table.column_names else ()
-            return TaughtBatch(value["teacher"], as_ragged(table["difference"]), PhaseCost(**value["cost"]), prompt)
+            return TaughtBatch(value["teacher"], as_ragged(table["difference"]), PhaseCost(**value["cost"]))
 
         return self._read(step, phase, load)
 
@@ -291,11 +251,11 @@ class Ledger:
                 "problem_id": responses.problem_id,
                 "sample": responses.sample_R,
                 "reward": reward_R[source],
-                "advantage": carried.advantage_R,
-                "weight": carried.weight_R,
+                "advantage": advantages.advantage_R,
+                "weight": advantages.weight_R,
             }
-            for learner, of_sources in estimate.carried.items()
-            for source, carried in of_sources.items()
+            for learner, of_sources in estimate.advantages.items()
+            for source, advantages in of_sources.items()
             for responses in [self.rollouts(step, source).value]
         ]
         value = {
@@ -314,11 +274,11 @@ class Ledger:
         def load() -> Committed[Estimate]:
             value = self.store.read_value(step, "advantage", "advantages.json")
             frame = self.store.read_table(step, "advantage", "advantages.parquet")
-            carried: dict[str, dict[str, Carried]] = {}
+            advantages: dict[str, dict[str, Advantages]] = {}
             for (learner, source), rows in frame.groupby(["learner", "agent"], sort=False):
-                column = Carried(rows["advantage"].to_numpy(), rows["weight"].to_numpy())
-                carried.setdefault(str(learner), {})[str(source)] = column
-            estimate = Estimate(carried, value["figures"], value["run_figures"])
+                column = Advantages(rows["advantage"].to_numpy(), rows["weight"].to_numpy())
+                advantages.setdefault(str(learner), {})[str(source)] = column
+            estimate = Estimate(advantages, value["figures"], value["run_figures"])
             return Committed(estimate, PhaseCost(**value["cost"]), value["state"])
 
         return self._read(step, "advantage", load)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hacpo_core.algo.advantages import Baseline
-from hacpo_core.algo.rectangle import Rectangle
+from hacpo_core.algo.rewards import GroupedRewards
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.estimators.groups import GroupEstimator
 
@@ -37,7 +37,7 @@ def joint(
 ) -> Joint:
     """Advantages and weights; the fields are those of `capability` with ratios, else those of `group`."""
     clean_PAG = torch.where(is_scored_PAG, reward_PAG, 0.0)
-    rewards = Rectangle(
+    rewards = GroupedRewards(
         reward_PAG=clean_PAG,
         shaped_PAG=clean_PAG if shaped_PAG is None else shaped_PAG,
         is_scored_PAG=is_scored_PAG,

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from hacpo_core.engines.passes.loss import objective_values
-from hacpo_core.methods.base import LossRows, Objective, RowKind, Surrogate
-from hacpo_core.methods.checked_objective import checked_surrogate
+from hacpo_core.methods.objective import LossRows, Objective, RowKind, Surrogate
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ def value_of(
         own_objective=torch.where(rows.is_foreign_B, 0.0, value_B).sum(),
         cross_objective=cross_B.sum(),
         live_cross_objective=cross_B.detach().where(columns["stopped_share"] < 1.0, 0.0).sum(),
-        surrogate=checked_surrogate(objective, rows, logprob_BT, update=update),
+        surrogate=objective.surrogate(rows, logprob_BT, update=update),
         columns=columns,
     )
 

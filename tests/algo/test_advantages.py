@@ -20,7 +20,6 @@ from torch import Tensor
 from hacpo_core.algo.advantages import (
     Baseline,
     capability_baseline,
-    decoupled,
     guard_binary,
     own_baseline,
     pooled_baseline,
@@ -198,25 +197,3 @@ def test_guard_leaves_a_baseline_of_exactly_one() -> None:
     guarded = guard_binary(baseline, *group)
     assert guarded.mean_PA.tolist() == [[1.0, 0.5]]
     assert guarded.num_guarded == 0
-
-
-def test_two_normalised_rewards_are_added_and_normalised_again() -> None:
-    # rewards 1, 0, 1, 0 and 0, .2, .6, .4: deviations .57735 and .25820
-    advantage_FR = torch.tensor(
-        [[0.8660254, -0.8660254, 0.8660254, -0.8660254], [-1.1618950, -0.3872983, 1.1618950, 0.3872983]],
-        dtype=torch.float64,
-    )
-    found = decoupled(advantage_FR, torch.ones(2), torch.ones(4, dtype=torch.bool))
-    # sums -.2958696, -1.2533237, 2.0279204, -.4787271: mean 0, deviation sqrt 2
-    assert found.tolist() == pytest.approx([-0.2092114, -0.8862337, 1.4339562, -0.3385112], abs=2e-6)
-    weighted = decoupled(advantage_FR, torch.tensor([1.0, 0.0]), torch.ones(4, dtype=torch.bool))
-    assert weighted.tolist() == pytest.approx([0.8660254, -0.8660254, 0.8660254, -0.8660254], abs=2e-6)
-
-
-def test_row_to_which_no_function_gives_an_advantage_keeps_zero_and_rows_that_do_not_count_move_nothing() -> None:
-    advantage_FR = torch.tensor([[1.0, 2.0, 0.0, 7.0]], dtype=torch.float64)
-    found = decoupled(advantage_FR, torch.ones(1), torch.tensor([True, True, True, False]))
-    # mean 1 and deviation 1 of 1, 2, 0
-    assert found.tolist() == pytest.approx([0.0, 1.0, 0.0, 6.0], abs=1e-5)
-    assert found[2] == 0.0
-    assert decoupled(advantage_FR[:, :1], torch.ones(1), torch.ones(1, dtype=torch.bool)).tolist() == [0.0]

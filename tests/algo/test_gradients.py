@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.methods.base import Objective
+from hacpo_core.methods.objective import Objective
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
 from hacpo_core.data.tokens.retokenize import Retokenizer, decode_response
-from hacpo_core.methods.base import Carried, Estimate, Objective, RowKind
+from hacpo_core.methods.estimate import Advantages, Estimate
+from hacpo_core.methods.objective import Objective, RowKind
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.records import EosRule, RowKey
@@ -58,8 +59,7 @@ def rollout(name: str, text: str, index: int, *, finish_reason: str = "stop", of
         index=index % 2,
         prompt_ids=(1, 2),
         token_ids=ids,
-        logprobs=tuple(-9.0 for _ in ids),
-        old_logprobs=tuple(offset - 1.0 - t for t in range(len(ids))),
+        logprobs=tuple(offset - 1.0 - t for t in range(len(ids))),
         text=text,
         finish_reason=finish_reason,
     )
@@ -70,7 +70,7 @@ def estimate_of(names: Sequence[str]) -> Estimate:
     p_i = np.array([0.0, 1.0, 100.0, 101.0])
     return Estimate(
         {
-            str(k): {str(j): Carried(1000 * k + 10 * j + p_i, np.full(4, WEIGHT_LA[k][j])) for j in (0, 1)}
+            str(k): {str(j): Advantages(1000 * k + 10 * j + p_i, np.full(4, WEIGHT_LA[k][j])) for j in (0, 1)}
             for k in (0, 1)
         }
     )
@@ -179,7 +179,7 @@ def test_own_rows_keep_their_sampled_ids_and_old_logprobs() -> None:
     rollouts = rollouts_of(names)
     # Ids that no tokenizer would choose again: one token per character, then a doubled EOS.
     odd = (*encoded("word_piece", "4"), *encoded("word_piece", "2"), eos_of("word_piece"))
-    rollouts[0][2] = replace(rollouts[0][2], token_ids=odd, old_logprobs=(-1.0, -2.0, -6.0))
+    rollouts[0][2] = replace(rollouts[0][2], token_ids=odd, logprobs=(-1.0, -2.0, -6.0))
     row = rows_of(batch_of(rollouts, names))[0, 1, 0]
     assert row.response_ids == odd
     assert row.old_logprobs == (-1.0, -2.0, -6.0)
@@ -206,13 +206,6 @@ def test_old_mean_of_a_cross_row_runs_over_the_sources_tokens() -> None:
     assert row.response_ids != encoded("character", "12")
     # "12" and EOS are three characters: -2, -3, -4
     assert row.old_mean_logprob == -3.0
-
-
-def test_sampled_logprobs_stand_in_where_none_were_recomputed() -> None:
-    names = ("byte_level", "character")
-    rollouts = [[replace(r, old_logprobs=None) for r in own] for own in rollouts_of(names)]
-    for row in rows_of(batch_of(rollouts, names)).values():
-        assert row.old_mean_logprob == -9.0
 
 
 def test_dropping_eos_shortens_own_and_cross_rows_and_their_old_means() -> None:
@@ -302,7 +295,7 @@ def test_response_of_eos_alone_is_trained_on_own_and_shared_alike(eos: EosRule) 
     names = ("byte_level", "character")
     rollouts = rollouts_of(names)
     for j, name in enumerate(names):
-        rollouts[j][0] = replace(rollout(name, "", 0), old_logprobs=(-0.75 - j,))
+        rollouts[j][0] = replace(rollout(name, "", 0), logprobs=(-0.75 - j,))
     batch = batch_of(rollouts, names, eos=eos)
     own, cross = rows_of(batch)[0, 0, 0], rows_of(batch)[1, 0, 0]
     assert own.response_ids == cross.response_ids == (eos_of("byte_level"),)  # the learner's
@@ -364,8 +357,8 @@ def test_mini_batches_keep_the_order_of_their_keys() -> None:
 def test_rows_of_an_earlier_step_are_old_and_carry_what_they_carried_then() -> None:
     names = ("byte_level", "character")
     own = replace(responses_of(rollouts_of(names)[0]), agent="0")
-    estimates = {1: Estimate({"0": {"0": Carried(np.arange(4.0), np.ones(4))}})}
-    estimates[2] = Estimate({"0": {"0": Carried(10 + np.arange(4.0), np.ones(4))}})
+    estimates = {1: Estimate({"0": {"0": Advantages(np.arange(4.0), np.ones(4))}})}
+    estimates[2] = Estimate({"0": {"0": Advantages(10 + np.arange(4.0), np.ones(4))}})
     reader = RowReader(
         learner="0",
         agents=("0",),
@@ -382,4 +375,4 @@ def test_rows_of_an_earlier_step_are_old_and_carry_what_they_carried_then() -> N
     (batch,), _ = learner_minibatches(reader, keys, CrossClip(), max_response_tokens=9)
     assert batch.kind_B.tolist() == [RowKind.OWN, RowKind.OLD]
     assert batch.advantage_B.tolist() == [10.0, 3.0]
-    assert batch.old_logprobs[1].tolist() == own.behaviour_logprobs[3].tolist()
+    assert batch.old_logprobs[1].tolist() == own.logprobs[3].tolist()

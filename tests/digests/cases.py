@@ -44,7 +44,6 @@ data: {{directory: {folder}, train: [sums], sets: {{sums: {{file: p.jsonl, templ
 verifier: {{num_workers: 1, timeout_s: 30.0}}
 evaluate: {{every: 0, during: [], final: []}}
 checkpoint: {{every: 10}}
-diagnostics: {{every: 5}}
 tracking: {{enabled: false}}
 runtime: {{runner: direct}}
 """

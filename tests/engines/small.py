@@ -14,7 +14,7 @@ from hacpo_core.config import TinyModelConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.learning.learner import BaseLearner
 from hacpo_core.engines.sampling.base import Sampled
-from hacpo_core.methods.base import Objective, RowKind
+from hacpo_core.methods.objective import Objective, RowKind
 from hacpo_core.records import RowKey
 from hacpo_core.tiny.models import build_model
 from hacpo_core.tiny.tokenizers import build_tokenizer
@@ -120,7 +120,7 @@ def minibatch(rows: Sequence[Row], objective: Objective, *, max_tokens: int = 8)
         old_mean_logprob_B=np.array([row.old_mean_logprob for row in rows]),
         old_logprobs=Ragged.of([row.old_logprobs or () for row in rows], np.float32),
         teacher_advantages=Ragged.of([row.teacher_advantages for row in rows], np.float64),
-        sampler_logprobs=Ragged.of([row.sampler_logprobs for row in rows], np.float32),
+        sampler_logprobs=Ragged.of([row.sampler_logprobs or row.old_logprobs or () for row in rows], np.float32),
         num_own_tokens=sum(len(row.response_ids) for row in rows if row.is_own),
     )
 

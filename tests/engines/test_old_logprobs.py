@@ -57,8 +57,8 @@ def rows_scored_by(learner: BaseLearner) -> list[Row]:
     ]
 
 
-def update(learner: BaseLearner, batches: Sequence[Sequence[Row]], *, recomputes_own: bool) -> Seen:
-    return run(learner, batches, replace(HACPO, **CLIP), recomputes_own=recomputes_own)
+def update(learner: BaseLearner, batches: Sequence[Sequence[Row]], *, scores_own: bool) -> Seen:
+    return run(learner, batches, replace(HACPO, **CLIP), scores_own=scores_own)
 
 
 def noise_and_stopped(outcome: Seen) -> tuple[float, int]:
@@ -70,11 +70,11 @@ def noise_and_stopped(outcome: Seen) -> tuple[float, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["padded", "shared_prompts"])
 def test_unchanged_weights_in_bfloat16_have_ratios_of_one_and_no_row_is_clipped(layout: str) -> None:
-    def outcome(recomputes_own: bool) -> Seen:
+    def outcome(scores_own: bool) -> Seen:
         engine = replace(BF16, row_layout=layout)
         learner = learner_of(narrow_model(), engine=engine, **STILL)
         rows = rows_scored_by(learner)
-        return update(learner, [rows[::2], rows[1::2]], recomputes_own=recomputes_own)
+        return update(learner, [rows[::2], rows[1::2]], scores_own=scores_own)
 
     noise, num_stopped = noise_and_stopped(outcome(False))
     assert noise > 5e-5, "5.5e-4 on one processor, 1.2e-4 on another"
@@ -87,9 +87,9 @@ def test_unchanged_weights_in_bfloat16_have_ratios_of_one_and_no_row_is_clipped(
 def test_old_values_are_those_before_the_first_update_of_the_step() -> None:
     learner = learner_of(small_model(num_layers=2), learning_rate=1e-2)
     rows = rows_scored_by(learner)
-    found = update(learner, [rows[:16], rows[16:]], recomputes_own=True)
+    found = update(learner, [rows[:16], rows[16:]], scores_own=True)
     other = learner_of(small_model(num_layers=2), learning_rate=1e-2)
-    expected = update(other, [rows[:16], rows[16:]], recomputes_own=False)  # in fp32 both are the same values
+    expected = update(other, [rows[:16], rows[16:]], scores_own=False)  # in fp32 both are the same values
     for one, two in zip(found.rows, expected.rows, strict=True):
         assert one.ratio == pytest.approx(two.ratio, rel=1e-5)
     moved = [abs(math.log(row.ratio)) for row in found.rows if row.update == 1]
@@ -104,12 +104,12 @@ def test_only_own_rows_are_scored_anew_and_tokens_of_grpo_too() -> None:
         own_row(own.prompt_ids, own.response_ids, 1.0, old_logprobs=wrong),
         cross_row(other.prompt_ids, other.response_ids, 1.0, old_mean_logprob=-1.0),
     ]
-    outcome = update(learner, [rows], recomputes_own=True)
+    outcome = update(learner, [rows], scores_own=True)
     ratios = {row.is_own: row.ratio for row in outcome.rows}
     assert ratios[True] == pytest.approx(1.0, abs=1e-5)
     assert ratios[False] != pytest.approx(1.0, abs=1e-2), "others' rows keep what their sampler said"
     tight = replace(GRPO, token_low=1e-4, token_high=1e-4)
-    grpo = run(learner_of(small_model()), [rows[:1]], tight, recomputes_own=True)
+    grpo = run(learner_of(small_model()), [rows[:1]], tight, scores_own=True)
     assert grpo.rows[0].stopped_share == 0.0, "with the old values that it was given every token would be"
 
 
@@ -128,7 +128,7 @@ def test_own_tokens_pass_at_most_one_and_three_quarter_times_and_others_once() -
     passed.clear()
     cross = [cross_row(r.prompt_ids, r.response_ids, 1.0, old_mean_logprob=-1.0) for r in asked]
     batches = [[*own[m::4], *cross[m::4]] for m in range(4)]  # own[3::4] have no advantage
-    update(learner, batches, recomputes_own=True)
+    update(learner, batches, scores_own=True)
     own_tokens = [sum(len(r.response_ids) for r in asked[m::4]) for m in range(4)]
     trained, scored_before = sum(own_tokens[:3]), sum(own_tokens[1:3])
     assert sum(passed) == trained + scored_before + sum(own_tokens)
@@ -144,7 +144,7 @@ def _on_a_rank(rows: list[Row]) -> tuple[float, int]:
         temperature=1.0,
         total_updates=20,
     )
-    found = noise_and_stopped(update(learner, [rows[::2], rows[1::2]], recomputes_own=True))
+    found = noise_and_stopped(update(learner, [rows[::2], rows[1::2]], scores_own=True))
     learner.close()
     return found
 

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import accumulate
 
 import pytest
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
-from hacpo_core.config import EngineConfig, TinyModelConfig
-from hacpo_core.methods.base import Objective
+from hacpo_core.config import EngineConfig
+from hacpo_core.methods.objective import Objective
 from hacpo_core.methods.objectives.cispo import Cispo
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.sapo import Sapo
-from hacpo_core.tiny.models import build_model
-from tests.engines.small import FAMILIES, TOKENIZER, cross_row, logprobs_of, minibatch, scored, small_model
+from tests.engines.small import FAMILIES, cross_row, logprobs_of, minibatch, scored, small_model
 from tests.engines.training import (
     GRPO,
     GSPO,
@@ -94,7 +91,7 @@ def test_shares_of_two_ranks_add_up_to_the_whole_gradient() -> None:
 
     def gradient(part: slice) -> Tensor:
         model = small_model()
-        learner_of(model).accumulate(whole_batch.take(range(len(rows))[part]), HACPO, 0)
+        learner_of(model).passes(whole_batch.take(range(len(rows))[part]), HACPO, 0)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
     whole = gradient(slice(None))
@@ -215,40 +212,12 @@ def test_entropy_is_the_mean_over_the_responses_tokens() -> None:
 
 
 @pytest.mark.parametrize(("advantage", "cosine"), [(2.0, 1.0), (-0.5, -1.0)])
-def test_cosine_tells_whether_own_and_cross_rows_agree(advantage: float, cosine: float) -> None:
+def test_cosine_tells_whether_own_and_cross_rows_agree_and_changes_nothing(advantage: float, cosine: float) -> None:
     own = rows_of()[0]
     cross = cross_row(own.prompt_ids, own.response_ids, advantage, old_mean_logprob=own.old_mean_logprob + 0.2)
-    outcome = run(learner_of(small_model()), [[own, cross]] * 2, measures_cosine=True)
-    assert outcome.minibatches[0].gradient_cosine == pytest.approx(cosine, abs=1e-5)
-    assert outcome.minibatches[1].gradient_cosine is None
-
-
-def test_measuring_the_cosine_does_not_change_the_update() -> None:
-    learners = [learner_of(small_model(), learning_rate=1e-3) for _ in range(2)]
-    for learner, measures in zip(learners, (True, False), strict=True):
-        run(learner, [rows_of()], measures_cosine=measures)
-    assert learners[0].fingerprint() == learners[1].fingerprint()
-
-
-@pytest.mark.slow
-def test_measuring_the_cosine_takes_no_more_memory_than_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hacpo_core.engines.learning.learner.COSINE_CHUNK", 2**12)
-    wide = TinyModelConfig(hidden_size=256, num_layers=2)
-
-    def peak_per_weight(*, measures_cosine: bool) -> float:
-        learner = learner_of(build_model(wide, TOKENIZER).bfloat16(), engine=EngineConfig(dtype="bfloat16"))
-        run(learner, [rows_of()])
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            run(learner, [rows_of()], measures_cosine=measures_cosine)
-        events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
-        held = accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
-        return max(held) / sum(parameter.numel() for parameter in learner.model.parameters())
-
-    plain = peak_per_weight(measures_cosine=False)
-    assert plain == pytest.approx(6.0, abs=1.0), "a gradient of two bytes and the masters' of four"
-    assert peak_per_weight(measures_cosine=True) <= plain + 1.0
-
-
-def test_cosine_is_none_where_one_side_has_no_gradient() -> None:
-    outcome = run(learner_of(small_model()), [rows_of(num_cross=0)], measures_cosine=True)
-    assert outcome.minibatches[0].gradient_cosine is None
+    learner, untouched = learner_of(small_model()), learner_of(small_model())
+    assert learner.gradient_cosine(minibatch([own, cross], HACPO), HACPO) == pytest.approx(cosine, abs=1e-5)
+    assert learner.gradient_cosine(minibatch([own], HACPO), HACPO) is None
+    run(learner, [rows_of()])
+    run(untouched, [rows_of()])
+    assert learner.fingerprint() == untouched.fingerprint()

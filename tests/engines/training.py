@@ -18,7 +18,7 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.learning.learner import BaseLearner
 from hacpo_core.engines.learning.outcomes import MinibatchOutcome, UpdateOutcome
 from hacpo_core.engines.learning.torch_learner import TorchLearner
-from hacpo_core.methods.base import Objective
+from hacpo_core.methods.objective import Objective, RowKind
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
@@ -97,18 +97,15 @@ class Seen:
     rows: tuple[SeenRow, ...]
 
 
-def seen(outcome: UpdateOutcome, batches: Sequence[Sequence[Row]]) -> Seen:
-    """The outcome of an update on these rows."""
+def seen(outcome: UpdateOutcome) -> Seen:
+    """The outcome of an update in plain numbers."""
     found = outcome.rows
-    values = zip(
-        *(found.row_B.tolist(), found.update_B.tolist()),
-        *(found.figures[name].tolist() for name in ("ratio", "floor", "ceiling", "stopped_share", "kl", "entropy")),
-        strict=True,
-    )
-    rows = []
-    for b, m, *numbers in values:
-        row = batches[m][b]
-        rows.append(SeenRow(row.index, row.source, row.is_own, m, *numbers))
+    names = ("ratio", "floor", "ceiling", "stopped_share", "kl", "entropy")
+    numbers = zip(found.update_B.tolist(), *(found.figures[name].tolist() for name in names), strict=True)
+    rows = [
+        SeenRow(key.sample, int(key.agent), kind == RowKind.OWN, *values)
+        for key, kind, values in zip(found.key_B, found.kind_B.tolist(), numbers, strict=True)
+    ]
     return Seen(outcome.minibatches, tuple(rows))
 
 
@@ -117,18 +114,16 @@ def run(
     batches: Sequence[Sequence[Row]],
     method: Objective = HACPO,
     *,
-    measures_cosine: bool = False,
-    recomputes_own: bool = False,
+    scores_own: bool = False,
     planned: range | None = None,
 ) -> Seen:
     outcome = learner.update(
         [minibatch(rows, method) for rows in batches],
         method,
-        measures_cosine=measures_cosine,
-        recomputes_own=recomputes_own,
+        scores_own=scores_own,
         planned_updates=planned,
     )
-    return seen(outcome, batches)
+    return seen(outcome)
 
 
 def optimizer_tensors(learner: BaseLearner) -> dict[str, Tensor]:

@@ -29,8 +29,7 @@ ABLATIONS: dict[str, dict[str, object]] = {
 EVERY = {"plan.name": "every_problem", "plan.factor": 1, "build.name": "shuffled", "build.problems": 16}
 EVERY |= {"build.order": "mixed", "objective.kl_coef": 0.0, "objective.aggregation": "sum_of_means"}
 EVERY |= {"objective.kl_aggregation": "rows", "objective.mask_truncated": "none"}
-EVERY |= {"objective.entropy_coef": 0.0, "objective.entropy_target": None, "objective.entropy_step": 0.005}
-EVERY |= {"objective.max_entropy_coef": 1.0, "objective.top_entropy_share": 1.0}
+EVERY |= {"objective.entropy_coef": 0.0}
 EVERY |= {"build.num_iterations": 1}
 EVERY |= {"build.drops_equal_rewards": False, "objective.correction": "none"}
 EVERY |= {"objective.correction_level": "sequence", "objective.correction_limit": 3.0}
@@ -122,15 +121,9 @@ DECLARED: dict[str, dict[str, object]] = {
         **OWN_BASELINE,
         "estimate.name": "distilled",
         "estimate.teacher_weight": 1.0,
-        "estimate.extrapolation": 1.0,
         "estimate.centres": True,
         "estimate.max_difference": 10.0,
         "estimate.keeps_rewards": False,
-        "estimate.shows_answers": False,
-        "estimate.max_shown_tokens": 4096,
-        "estimate.success_from": 1.0,
-        "estimate.right_text": "A correct solution of this problem, for reference:\n{response}",
-        "estimate.wrong_text": "A wrong solution of this problem, whose mistakes are to be avoided:\n{response}",
     },
     "xgrpo": {**EVERY, **TOKEN, **CAPABILITY, "shares_rollouts": False},
     "sgt": {
@@ -170,37 +163,6 @@ DECLARED: dict[str, dict[str, object]] = {
         "estimate.name": "batch_normalised",
         "estimate.subtracts_group_mean": False,
     },
-    "opo": {**EQUAL_BOUNDS, "estimate.name": "length_weighted"},
-    "pass_at_k": {
-        **EVERY,
-        **TOKEN,
-        "shares_rollouts": False,
-        "estimate.name": "pass_at_k",
-        "estimate.k": 4,
-        "estimate.success_from": 1.0,
-    },
-    "luspo": {**GSPO, "objective.name": "length_unbiased"},
-    "dppo": {
-        **EVERY,
-        **GROUP,
-        **TOKEN_MEAN,
-        "objective.name": "dppo",
-        "objective.divergence": "tv",
-        "objective.divergence_low": 0.2,
-        "objective.divergence_high": 0.2,
-        "objective.ratio_ceiling": 20.0,
-    },
-    "vespo": {
-        **EVERY,
-        **GROUP,
-        **TOKEN_MEAN,
-        "objective.name": "vespo",
-        "objective.positive_power": 2.0,
-        "objective.positive_decay": 3.0,
-        "objective.negative_power": 3.0,
-        "objective.negative_decay": 2.0,
-    },
-    "gdpo": {**EVERY, **TOKEN, "shares_rollouts": False, "estimate.name": "decoupled"},
     "dapo": {
         **EVERY,
         **GROUP,
@@ -230,8 +192,6 @@ DECLARED: dict[str, dict[str, object]] = {
     "naive": {**GSPO, "estimate.baseline": "pooled", "shares_rollouts": True},
     **{name: {**HACPO, **changes} for name, changes in ABLATIONS.items()},
 }
-DECLARED["exopd"] = {**DECLARED["distil"], "estimate.extrapolation": 1.25}
-DECLARED["mopd"] = {**DECLARED["distil"], "estimate.shows_answers": True}
 
 
 @cache

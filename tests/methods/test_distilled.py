@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,16 +12,14 @@ import torch
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
-from flows.runs.opening import open_experiment
 from hacpo_core.config import EngineConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.data.tokens.alignment import span_differences
 from hacpo_core.errors import ConfigError, MethodError
-from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.estimate import Advantages, Estimate, ScoredStep
 from hacpo_core.methods.estimators.distilled import Distilled
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.store.steps import StepStore
 from tests.engines.small import small_model
 from tests.engines.training import GRPO, LINEAR, assert_close, learner_of, rows_of, run, weights
@@ -46,10 +42,10 @@ def test_most_capable_agent_of_the_window_teaches_the_others() -> None:
 
 def test_taught_agents_train_on_their_teacher_and_the_teacher_on_rewards() -> None:
     step = scored({"a": {"p": (1.0, 0.0, 0.0)}, "b": {"p": (1.0, 1.0, 0.0)}})
-    carried = Distilled(baseline="own").estimate(step, {})[0].carried
-    assert carried["a"]["a"].advantage_R.tolist() == [0.0, 0.0, 0.0]
-    assert np.abs(carried["b"]["b"].advantage_R).min() > 0.5
-    both = Distilled(baseline="own", keeps_rewards=True).estimate(step, {})[0].carried
+    advantages = Distilled(baseline="own").estimate(step, {})[0].advantages
+    assert advantages["a"]["a"].advantage_R.tolist() == [0.0, 0.0, 0.0]
+    assert np.abs(advantages["b"]["b"].advantage_R).min() > 0.5
+    both = Distilled(baseline="own", keeps_rewards=True).estimate(step, {})[0].advantages
     assert np.abs(both["a"]["a"].advantage_R).min() > 0.5
 
 
@@ -93,8 +89,10 @@ class LlamaTeaches(Distilled):
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         estimate, after = super().estimate(scored, state)
-        nothing = {agent: Carried(np.zeros(len(rows)), np.ones(len(rows))) for agent, rows in scored.responses.items()}
-        return replace(estimate, carried=dict.fromkeys(scored.agents, nothing)), after
+        nothing = {
+            agent: Advantages(np.zeros(len(rows)), np.ones(len(rows))) for agent, rows in scored.responses.items()
+        }
+        return replace(estimate, advantages=dict.fromkeys(scored.agents, nothing)), after
 
 
 @dataclass(frozen=True)
@@ -123,40 +121,6 @@ def test_learner_moves_towards_its_teacher(small_plan: Callable[..., Plan]) -> N
     rows = store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
     taught = store.read_table(1, "teach.qwen", "taught.qwen.parquet")
     assert taught["difference"].map(len).tolist() == rows["token_ids"].map(len).tolist()
-
-
-def test_extrapolation_adds_the_teachers_difference_from_the_learners_initial_model(
-    small_plan: Callable[..., Plan], tmp_path: Path
-) -> None:
-    words = (f"method.estimate.name={__name__}:LlamaTeaches", *SHORT, "train.num_steps=3", "old_logprobs=learner")
-    words = (*words, "optimizer.learning_rate=1e-2")
-    plain, further = (
-        small_plan("distil", *words, f"method.estimate.extrapolation={factor}", runs_dir=tmp_path / str(factor))
-        for factor in (1.0, 3.0)
-    )
-    run_experiment(plain, DirectRunner())
-    run_experiment(further, DirectRunner())
-    tables = [StepStore(each.root).read_table(1, "teach.qwen", "taught.qwen.parquet") for each in (plain, further)]
-    one, three = (np.concatenate(table["difference"].to_list()) for table in tables)
-    # In step 1 the learner is its initial model, so the difference is three times as large.
-    is_asked = ~np.isnan(one)
-    np.testing.assert_allclose(three[is_asked], 3 * one[is_asked], atol=1e-4)
-    assert np.abs(one[is_asked]).max() > 0.1
-    with open_experiment(further) as (x, _):
-        own = x.ledger.rollouts(3, "qwen").value
-        initial, _ = with_agent(x, "qwen", 2, lambda placed: placed.score(own, by_reference=True))
-        now, _ = with_agent(x, "qwen", 2, lambda placed: placed.score(own))
-        first = x.ledger.rollouts(1, "qwen").value
-        again, _ = with_agent(x, "qwen", 2, lambda placed: placed.score(first, by_reference=True))
-    assert np.abs(now.value_N - initial.value_N).max() > 1e-2, "the learner has moved"
-    np.testing.assert_allclose(again.value_N, first.behaviour_logprobs.value_N, atol=1e-4)  # its reference has not
-
-
-def test_extrapolated_difference_by_hand() -> None:
-    # pi_teacher 1/2, pi_old 1/4, pi_initial 1/5, lambda 1.25: log 2 + 0.25 log 2.5
-    teacher, old, initial = (math.log(p) for p in (0.5, 0.25, 0.2))
-    spread = span_differences(np.array([old + 0.25 * initial]), None, np.array([1.25 * teacher]), None)
-    assert spread.tolist() == pytest.approx([math.log(2) + 0.25 * math.log(2.5)])
 
 
 def test_teacher_that_is_no_other_agent_is_an_error(small_plan: Callable[..., Plan]) -> None:

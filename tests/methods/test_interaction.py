@@ -12,7 +12,7 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError
-from hacpo_core.methods.base import PlanTask
+from hacpo_core.methods.plan import PlanTask
 from hacpo_core.methods.plans.interaction import INTERACTION, Interaction, chance
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import Gold, Message, Problem, SamplingLimits

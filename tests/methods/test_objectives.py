@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hacpo_core.algo.capability import unit_ratios
 from hacpo_core.errors import MethodError
-from hacpo_core.methods.base import LossRows, Objective, Surrogate
+from hacpo_core.methods.objective import LossRows, Objective, Surrogate
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
@@ -148,7 +148,7 @@ class Broadcast(SequenceClip):
 
 def test_surrogate_of_another_shape_is_refused_and_not_broadcast() -> None:
     rows, logprob_BT = one_token_rows([1.0, 1.0], [1.0, 1.0], is_own=[True, True], weights=[1.0, 1.0], row_weight=1.0)
-    with pytest.raises(MethodError, match=r"value: got \(\), expected a tensor of one number per row, \(2,\)"):
+    with pytest.raises(MethodError, match=r"value: got \(\), expected \(2,\)"):
         value_of(Broadcast(), rows.rows(), logprob_BT, rows.row_weight_B, update=0)
 
 
@@ -292,28 +292,7 @@ def test_entropy_bonus_is_one_mean_over_own_tokens_whatever_the_rows_weigh() -> 
     assert (found.own_objective.item(), found.cross_objective.item()) == (pytest.approx(0.6 * 3.0 / 3), 0.0)
     (gradient_BT,) = torch.autograd.grad(found.own_objective + found.cross_objective, entropy_BT)
     assert gradient_BT.tolist() == [[pytest.approx(0.2)] * 2, [pytest.approx(0.2)] * 2, [0.0, 0.0]]
-    of_some = replace(rows.rows(), trains_BT=entropy_BT >= 1.0)
-    assert value(CrossClip(entropy_coef=0.6), of_some).own_objective.item() == pytest.approx(0.6 * 2.5 / 3)
     assert value(CrossClip(), rows.rows()).own_objective.item() == 0.0
-
-
-def test_token_that_does_not_train_has_no_term_and_stays_in_the_denominator() -> None:
-    logprob_BT = tensor([[-1.0, -2.0, -3.0]]).requires_grad_()
-    rows = MicroBatch(
-        mask_BT=torch.tensor([[True, True, True]]),
-        is_own_B=torch.tensor([True]),
-        advantage_B=tensor([2.0]),
-        weight_B=tensor([1.0]),
-        old_mean_logprob_B=tensor([-2.0]),
-        row_weight_B=tensor([1 / 3]),
-        old_logprob_BT=tensor([[-1.0, -2.0, -3.0]]),
-    )
-    chosen = replace(rows.rows(), trains_BT=torch.tensor([[False, True, False]]))
-    found = value_of(TokenClip(), chosen, logprob_BT, rows.row_weight_B, update=0)
-    assert found.own_objective.item() == pytest.approx(2.0 / 3)
-    (gradient_BT,) = torch.autograd.grad(found.own_objective, logprob_BT)
-    assert gradient_BT.tolist() == [[0.0, pytest.approx(2.0 / 3), 0.0]]
-    assert found.surrogate.figures["high_entropy_share"].item() == pytest.approx(1 / 3)
 
 
 def test_mini_batch_of_foreign_rows_has_no_kl_and_a_finite_gradient() -> None:

@@ -18,11 +18,13 @@ from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.algo.calibration import calibrated_rewards
 from hacpo_core.errors import ConfigError
-from hacpo_core.methods.base import History, RowKind, ScoredStep
+from hacpo_core.methods.build import History
 from hacpo_core.methods.builders.successes import PeerSuccesses
+from hacpo_core.methods.estimate import ScoredStep
 from hacpo_core.methods.estimators.calibrated import Calibrated
 from hacpo_core.methods.estimators.groups import GroupEstimator
 from hacpo_core.methods.estimators.peers import PeerRows
+from hacpo_core.methods.objective import RowKind
 from hacpo_core.methods.objectives.peer_shaping import PeerShaping
 from hacpo_core.methods.objectives.token_clip import TokenClip
 from hacpo_core.methods.registry import trains_alone
@@ -40,7 +42,7 @@ def responses(rewards: Rewards) -> dict[str, Responses]:
     return {
         agent: responses_of(
             [
-                Rollout(problem, agent, i, (1,), (1, 2), (-1.0, -1.0), None, "x", "stop", "", reward)
+                Rollout(problem, agent, i, (1,), (1, 2), (-1.0, -1.0), "x", "stop", "", reward)
                 for problem, given in of_problems.items()
                 for i, reward in enumerate(given)
             ]
@@ -53,8 +55,8 @@ def scored(rewards: Rewards) -> ScoredStep:
     return ScoredStep(1, tuple(next(iter(rewards.values()))), responses(rewards), 0)
 
 
-def carried(estimator: GroupEstimator, step: ScoredStep, learner: str, source: str) -> list[float]:
-    found: list[float] = estimator.estimate(step, {})[0].carried[learner][source].advantage_R.tolist()
+def advantages(estimator: GroupEstimator, step: ScoredStep, learner: str, source: str) -> list[float]:
+    found: list[float] = estimator.estimate(step, {})[0].advantages[learner][source].advantage_R.tolist()
     return found
 
 
@@ -93,10 +95,10 @@ def test_binary_rewards_normalised_after_calibration_are_grpos_again() -> None:
     step = scored({"a": {"p": (1.0, 0.0, 0.0, 0.0)}, "b": {"p": (1.0, 1.0, 1.0, 0.0)}})
     shaped = torch.from_numpy(Calibrated().shape(step)["a"])
     normalised = (shaped - shaped.mean()) / shaped.std()
-    assert normalised.tolist() == pytest.approx(carried(GroupEstimator(), step, "a", "a"), abs=1e-5)
+    assert normalised.tolist() == pytest.approx(advantages(GroupEstimator(), step, "a", "a"), abs=1e-5)
     ilr = Calibrated(baseline="own")
     with_shape = ScoredStep(1, step.problem_ids, step.responses, 0, shaped_R=ilr.shape(step))
-    found = ilr.estimate(with_shape, {})[0].carried["a"]["a"].advantage_R
+    found = ilr.estimate(with_shape, {})[0].advantages["a"]["a"].advantage_R
     # mean of b 0.75: right 1 + 0.25, wrong 0 - 0.75; own mean 0.25, own std 0.5
     assert found.tolist() == pytest.approx([2.0, -2.0, -2.0, -2.0], abs=1e-5)
 
@@ -109,12 +111,12 @@ MIXED: Rewards = {"a": {"p": (1.0, 0.0), "q": (0.0, 0.0)}, "b": {"p": (1.0, 0.0)
 def test_peers_row_is_compared_with_the_learners_own_group() -> None:
     step = scored(MIXED)
     half = 0.5 / (math.sqrt(0.5) + 1e-6)
-    assert carried(PeerRows(), step, "a", "a") == pytest.approx([half, -half, 0.0, 0.0])
+    assert advantages(PeerRows(), step, "a", "a") == pytest.approx([half, -half, 0.0, 0.0])
     # q: nothing of a is right, so a right answer of b carries 1 - 0, where `group` has nothing
-    assert carried(PeerRows(), step, "a", "b") == pytest.approx([half, -half, 1.0, 0.0])
-    assert carried(GroupEstimator(), step, "a", "b")[2] == 0.0
-    assert carried(PeerRows(peer_advantage="reward"), step, "a", "b") == [1.0, 0.0, 1.0, 0.0]
-    assert carried(PeerRows(peer_advantage="reward"), step, "a", "a") == pytest.approx([half, -half, 0.0, 0.0])
+    assert advantages(PeerRows(), step, "a", "b") == pytest.approx([half, -half, 1.0, 0.0])
+    assert advantages(GroupEstimator(), step, "a", "b")[2] == 0.0
+    assert advantages(PeerRows(peer_advantage="reward"), step, "a", "b") == [1.0, 0.0, 1.0, 0.0]
+    assert advantages(PeerRows(peer_advantage="reward"), step, "a", "a") == pytest.approx([half, -half, 0.0, 0.0])
 
 
 def history(rewards: Rewards, *, sources: tuple[str, ...] = ("a", "b"), seed: int = 0) -> History:
@@ -145,13 +147,13 @@ def test_graded_rewards_have_a_success_of_ones_choice() -> None:
     assert all(key.agent == "a" for key in batch)
     (batch,), _ = PeerSuccesses(problems=1, success_from=0.8).build(history(graded), {})
     assert [key for key in batch if key.agent == "b"] == [RowKey(1, "b", "p", 0)]
-    assert carried(PeerRows(peer_advantage="reward"), scored(graded), "a", "b") == [0.9, 0.4]
+    assert advantages(PeerRows(peer_advantage="reward"), scored(graded), "a", "b") == [0.9, 0.4]
 
 
 def test_peers_row_has_no_advantage_where_the_learner_has_no_verdict_to_compare_with() -> None:
     step = scored({"a": {"p": (None, None), "q": (0.0, 0.0)}, "b": {"p": (1.0, 0.0), "q": (1.0, 0.0)}})
-    assert carried(PeerRows(), step, "a", "b") == [0.0, 0.0, 1.0, 0.0]
-    assert carried(PeerRows(peer_advantage="reward"), step, "a", "b") == [1.0, 0.0, 1.0, 0.0]
+    assert advantages(PeerRows(), step, "a", "b") == [0.0, 0.0, 1.0, 0.0]
+    assert advantages(PeerRows(peer_advantage="reward"), step, "a", "b") == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_one_right_answer_to_a_problem_is_drawn_by_the_seed() -> None:

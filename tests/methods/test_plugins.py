@@ -18,8 +18,10 @@ from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import ConfigError, MethodError
-from hacpo_core.methods.base import Carried, Estimate, Estimator, PlanTask, RowKind, SampleSpec, ScoredStep
 from hacpo_core.methods.checks import errors_of
+from hacpo_core.methods.estimate import Advantages, Estimate, Estimator, ScoredStep
+from hacpo_core.methods.objective import RowKind
+from hacpo_core.methods.plan import PlanTask, SampleSpec
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey, SamplingLimits
 from hacpo_core.store.steps import StepStore
@@ -166,26 +168,6 @@ def test_shaped_rewards_make_advantages_and_raw_ones_capability(small_plan: Call
     assert ranks[0][differ].tolist() == ranks[1][differ].tolist()
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (None, "shape: TypeError: 'NoneType' object is not iterable"),
-        ({"gpt": np.ones(16)}, "got agent 'gpt', expected one of qwen, llama"),
-        ({"qwen": np.ones(3)}, r"rewards of qwen is float64 of shape \(3,\)"),
-        ({"qwen": np.full(16, np.nan)}, "expected a finite number for each scored response and nan for the others"),
-        (lambda s: 1 / 0, "ZeroDivisionError: division by zero"),
-    ],
-)
-def test_shaping_that_returns_nonsense_is_refused_in_one_sentence(
-    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugins.NonsenseShape, "returned", returned)
-    planned = small_plan("hacpo", "method.estimate.name=tests.plugins:NonsenseShape", *SHORT)
-    with pytest.raises(MethodError, match=message) as caught:
-        trained(planned)
-    assert "method.estimate (tests.plugins:NonsenseShape), step 1" in str(caught.value)
-
-
 def test_rows_of_the_step_before_are_trained_on_once_more(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo", *PLUGINS["build"], *SHORT, "engine.skip_zero_advantage=false")
     store = trained(planned)
@@ -245,7 +227,7 @@ def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
             r"method.plan.name: .* is not of class SamplingPlan; derive a frozen",
         ),
         ("method.estimate.name=tests.plugins:rewards", r"method.estimate.name: .* is not of class Estimator"),
-        ("method.estimate.name=hacpo_core.methods.base:Estimator", "lacks estimate; implement it"),
+        ("method.estimate.name=hacpo_core.methods.estimate:Estimator", "lacks estimate; implement it"),
     ],
 )
 def test_class_that_is_no_implementation_is_refused(word: str, message: str, small_plan: Callable[..., Plan]) -> None:
@@ -310,147 +292,17 @@ def test_fields_of_a_users_class_are_checked_and_named(small_plan: Callable[...,
 def carried_by(scored: ScoredStep, **changes: Any) -> Estimate:
     """A right estimate, but for the columns given."""
     column = {name: changes.get(name, np.ones(16)) for name in ("advantage_R", "weight_R")}
-    return Estimate({k: {j: Carried(**column) for j in scored.agents} for k in scored.agents})
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (None, "TypeError: cannot unpack non-iterable NoneType"),
-        ((1, {}), "AttributeError: 'int' object has no attribute 'carried'"),
-        ((Estimate({}), {}), r"carried\['qwen'\] lacks llama, qwen; add the advantages"),
-        (
-            lambda s: (carried_by(s, advantage_R=np.ones(3)), {}),
-            r"advantage_R of qwen for qwen is float64 of shape \(3,",
-        ),
-        (
-            lambda s: (carried_by(s, weight_R=np.full(16, np.nan)), {}),
-            "weight_R of qwen for qwen: got nan or infinity",
-        ),
-        (lambda s: (carried_by(s), {1: 2}), "state has the key 1, expected a str"),
-        (lambda s: (carried_by(s), {"a": {1, 2}}), r"state\['a'\] is of type set, expected JSON values and numpy"),
-        (lambda s: (carried_by(s), {"a": float("nan")}), "the state is not JSON"),
-        (lambda s: (carried_by(s), [1]), "the state is of type list, expected a mapping"),
-        (lambda s: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_plugins.py, line"),
-    ],
-)
-def test_estimator_that_returns_nonsense_is_refused_in_one_sentence(
-    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugins.Nonsense, "returned", returned)
-    planned = small_plan("hacpo", "method.estimate.name=tests.plugins:Nonsense", *SHORT)
-    with pytest.raises(MethodError, match=message) as caught:
-        trained(planned)
-    assert "method.estimate (tests.plugins:Nonsense)" in str(caught.value)
-    assert "\n" not in str(caught.value)
+    return Estimate({k: {j: Advantages(**column) for j in scored.agents} for k in scored.agents})
 
 
 def spec_of(task: PlanTask, **changes: Any) -> SampleSpec:
     return SampleSpec(**{"problem": task.problems[0], "sample": 0, "limits": task.limits, **changes})
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (([], {}), "returned no sample specs, expected at least one"),
-        ((["x"], {}), "AttributeError: 'str' object has no attribute 'problem'"),
-        (lambda t: ([spec_of(t)] * 2, {}), "asks for sample 0 of .* twice; give each one its own number"),
-        (
-            lambda t: ([spec_of(t, limits=replace(t.limits, max_tokens=0))], {}),
-            "asks for 0 tokens, expected 1 to the 40 of rollout.max_response_tokens",
-        ),
-        *(
-            (
-                lambda t, other=other: ([spec_of(t, limits=replace(t.limits, **other))], {}),
-                "expected the temperature, top_p, top_k and min_p of rollout, .*; change max_tokens alone",
-            )
-            for other in ({"temperature": 0.5}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"is_greedy": True})
-        ),
-        (lambda t: ([spec_of(t, limits=SamplingLimits(1.0, 1.0, 500))], {}), "asks for 500 tokens, expected 1 to"),
-    ],
-)
-def test_plan_that_returns_nonsense_is_refused_in_one_sentence(
-    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugins.NonsensePlan, "returned", returned)
-    planned = small_plan("hacpo", "method.plan.name=tests.plugins:NonsensePlan", *SHORT)
-    with pytest.raises(MethodError, match=message) as caught:
-        trained(planned)
-    assert "method.plan (tests.plugins:NonsensePlan), step 1, qwen" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (([], {}), "returned no mini-batches, expected mini-batches with rows"),
-        (([[]], {}), "returned an empty mini-batch"),
-        (([[(1, "qwen", "p", 0)]], {}), "AttributeError: 'tuple' object has no attribute 'step'"),
-        (([[RowKey(1, "qwen", "p", 0)]], {}), "took RowKey.*, expected a response of that step"),
-        (([[RowKey(2, "qwen", "p", 0)]], {}), "expected steps from 1 to 1"),
-        (([[RowKey(1, "gpt", "p", 0)]], {}), "expected rows of qwen, llama"),
-        (lambda h: ([list(h.responses(1, "qwen").row_keys())[:1] * 2], {}), "a mini-batch contains RowKey.* twice"),
-    ],
-)
-def test_builder_that_returns_nonsense_is_refused_in_one_sentence(
-    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugins.NonsenseBuilder, "returned", returned)
-    planned = small_plan("hacpo", "method.build.name=tests.plugins:NonsenseBuilder", *SHORT)
-    with pytest.raises(MethodError, match=message) as caught:
-        trained(planned)
-    assert "method.build (tests.plugins:NonsenseBuilder), step 1, qwen" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (None, "surrogate: AttributeError: 'NoneType' object has no attribute 'figures'"),
-        (lambda s: replace(s, value_B=s.value_B[:1]), r"value: got \(1,\), expected a tensor of one number per row"),
-        (
-            lambda s: replace(s, value_B=s.value_B.detach().numpy()),
-            "AttributeError: 'numpy.ndarray' object has no attribute 'requires_grad'",
-        ),
-        (
-            lambda s: replace(s, value_B=s.value_B.detach()),
-            "value: got no gradient, expected one; compute it from logprob_BT",
-        ),
-        (lambda s: replace(s, value_B=s.value_B * float("nan")), "got nan or infinity in value or ratio"),
-        (lambda s: replace(s, ratio_B=s.ratio_B * float("inf")), "got nan or infinity in value or ratio"),
-        (lambda s: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_plugins.py, line"),
-    ],
-)
-def test_objective_that_returns_nonsense_is_refused_in_one_sentence(
-    returned: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugins.NonsenseObjective, "returned", returned)
-    planned = small_plan("hacpo", "method.objective.name=tests.plugins:NonsenseObjective", *SHORT)
-    with pytest.raises(MethodError, match=message) as caught:
-        trained(planned)
-    assert "method.objective (tests.plugins:NonsenseObjective)" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
 def test_short_memory_in_a_class_is_no_fault_of_the_class(error: Exception) -> None:
     with pytest.raises(type(error)), errors_of("method.objective (mine)"):  # a MethodError is not tried again
         raise error
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (lambda w: None, "row_weights: AttributeError: 'NoneType' object has no attribute 'shape'"),
-        (lambda w: w[:1], r"row_weights: got \(1,\), expected a tensor"),
-        (lambda w: w / 0, "row_weights: returned nan or infinity"),
-    ],
-)
-def test_weights_of_rows_that_are_nonsense_are_refused_in_one_sentence(
-    weights: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugins.NonsenseObjective, "returned", lambda surrogate: surrogate)
-    monkeypatch.setattr(plugins.NonsenseObjective, "weights", weights)
-    with pytest.raises(MethodError, match=message):
-        trained(small_plan("hacpo", "method.objective.name=tests.plugins:NonsenseObjective", *SHORT))
 
 
 def test_rewards_that_a_method_changes_in_place_are_an_error_and_no_other_reward(
@@ -465,21 +317,83 @@ def test_rewards_that_a_method_changes_in_place_are_an_error_and_no_other_reward
         trained(planned)
 
 
-@pytest.mark.parametrize(
-    ("figures", "message"),
-    [
-        ({"qwen": {"a/b": float("nan")}}, "figures of qwen: 'a/b' is nan, expected a finite number"),
-        ({"gpt": {}}, r"figures: got \['gpt'\], expected"),
-        ({"a/b": 1.0}, r"figures: got \['a/b'\], expected"),
-        (None, "TypeError: 'NoneType' object is not iterable"),
+def one_row_twice(history: Any) -> Any:
+    return [list(history.responses(1, "qwen").row_keys())[:1] * 2], {}
+
+
+WRONG: dict[str, list[tuple[str, Any, str]]] = {
+    "estimate:NonsenseShape": [
+        ("returned", None, "shape: TypeError: 'NoneType' object is not iterable"),
+        ("returned", {"qwen": np.ones(3)}, r"rewards of qwen is float64 of shape \(3,\), expected 16 floats"),
+        ("returned", {"qwen": np.full(16, np.nan)}, "rewards of qwen: got nan or infinity"),
     ],
-)
-def test_figures_that_are_no_numbers_of_agents_are_refused(
-    figures: Any, message: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+    "estimate:Nonsense": [
+        ("returned", None, "TypeError: cannot unpack non-iterable NoneType"),
+        ("returned", (Estimate({}), {}), r"advantages\['qwen'\] lacks llama, qwen; add them"),
+        ("returned", lambda s: (carried_by(s, advantage_R=np.ones(3)), {}), "advantage_R of qwen for qwen is float64"),
+        ("returned", lambda s: (carried_by(s, weight_R=np.full(16, np.nan)), {}), "weight_R of qwen for qwen: got nan"),
+        ("returned", lambda s: (carried_by(s), {1: 2}), "state has the key 1, expected a str"),
+        ("returned", lambda s: (carried_by(s), {"a": {1, 2}}), r"state\['a'\] is of type set, expected JSON values"),
+        ("returned", lambda s: (carried_by(s), {"a": float("nan")}), "the state is not JSON"),
+        ("returned", lambda s: 1 / 0, r"ZeroDivisionError: division by zero \(.*test_plugins.py, line"),
+        (
+            "returned",
+            lambda s: (replace(carried_by(s), figures={"qwen": {"a/b": float("nan")}}), {}),
+            "figures of qwen: 'a/b' is nan, expected a finite number",
+        ),
+    ],
+    "plan:NonsensePlan": [
+        ("returned", ([], {}), "returned no sample specs, expected at least one"),
+        ("returned", (["x"], {}), "AttributeError: 'str' object has no attribute 'problem'"),
+        ("returned", lambda t: ([spec_of(t)] * 2, {}), "expected problems of the step, each sample once"),
+        (
+            "returned",
+            lambda t: ([spec_of(t, limits=replace(t.limits, max_tokens=0))], {}),
+            "expected those of rollout with 1 to 40 tokens",
+        ),
+        (
+            "returned",
+            lambda t: ([spec_of(t, limits=replace(t.limits, temperature=0.5))], {}),
+            "expected those of rollout with 1 to 40 tokens",
+        ),
+    ],
+    "build:NonsenseBuilder": [
+        ("returned", ([], {}), "returned an empty mini-batch or none"),
+        ("returned", ([[(1, "qwen", "p", 0)]], {}), "AttributeError: 'tuple' object has no attribute 'step'"),
+        ("returned", ([[RowKey(1, "qwen", "p", 0)]], {}), "took RowKey.*, expected each row once"),
+        ("returned", ([[RowKey(2, "qwen", "p", 0)]], {}), "took RowKey.* of steps up to 1"),
+        ("returned", ([[RowKey(1, "gpt", "p", 0)]], {}), "took RowKey.* of qwen, llama"),
+        ("returned", one_row_twice, "took RowKey.*, expected each row once in a mini-batch"),
+    ],
+    "objective:NonsenseObjective": [
+        ("returned", None, "surrogate: AttributeError: 'NoneType' object has no attribute 'value_B'"),
+        ("returned", lambda s: replace(s, value_B=s.value_B[:1]), r"value: got \(1,\), expected"),
+        ("returned", lambda s: replace(s, value_B=s.value_B.detach()), "value has no gradient; compute it from"),
+        ("returned", lambda s: replace(s, ratio_B=s.ratio_B * float("inf")), "got nan or infinity in value or ratio"),
+        ("weights", lambda w: w[:1], "row_weights: got .* expected a finite number for each"),
+        ("weights", lambda w: w / 0, "row_weights: got .* expected a finite number for each"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_part_that_returns_nonsense_is_refused_in_one_sentence(
+    name: str, small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr(plugins.Nonsense, "returned", lambda s: (replace(carried_by(s), figures=figures), {}))
-    with pytest.raises(MethodError, match=message):
-        trained(small_plan("hacpo", "method.estimate.name=tests.plugins:Nonsense", *SHORT))
+    part, _, cls = name.partition(":")
+    monkeypatch.setattr(plugins.NonsenseObjective, "returned", lambda surrogate: surrogate)
+    failures = []
+    for number, (attribute, value, message) in enumerate(WRONG[name]):
+        with monkeypatch.context() as patch:
+            patch.setattr(getattr(plugins, cls), attribute, value)
+            words = (f"method.{part}.name=tests.plugins:{cls}", *SHORT)
+            planned = small_plan("hacpo", *words, runs_dir=tmp_path / f"{number}")
+            with pytest.raises(MethodError) as caught:
+                trained(planned)
+        said = str(caught.value)
+        if not re.search(message, said) or "\n" in said or f"method.{part} (tests.plugins:{cls})" not in said:
+            failures.append((message, said))
+    assert not failures
 
 
 @pytest.mark.slow

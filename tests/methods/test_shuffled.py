@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from hacpo_core.methods.base import Estimate, History
+from hacpo_core.methods.build import History
 from hacpo_core.methods.builders.shuffled import Shuffled
+from hacpo_core.methods.estimate import Estimate
 from hacpo_core.responses import Responses
 from tests.rollouts import Rollout, responses_of
 
@@ -38,7 +39,7 @@ class Into(Shuffled):
 def responses(agent: str, num_problems: int, num_samples: int) -> Responses:
     return responses_of(
         [
-            Rollout(str(p), agent, i, (1,), (2,), (-1.0,), None, "", "stop")
+            Rollout(str(p), agent, i, (1,), (2,), (-1.0,), "", "stop")
             for p in range(num_problems)
             for i in range(num_samples)
         ]
@@ -144,7 +145,7 @@ def test_rows_ordered_by_length_begin_and_end_short() -> None:
 
     def read(_: int, agent: str) -> Responses:
         tokens = [(1,) * length for length in lengths[agent]]
-        rows = [Rollout("p", agent, i, (1,), ids, (-1.0,) * len(ids), None, "", "stop") for i, ids in enumerate(tokens)]
+        rows = [Rollout("p", agent, i, (1,), ids, (-1.0,) * len(ids), "", "stop") for i, ids in enumerate(tokens)]
         return responses_of(rows)
 
     def nothing(_: int) -> Estimate:

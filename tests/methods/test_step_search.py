@@ -16,8 +16,8 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.errors import ConfigError, MethodError
-from hacpo_core.methods.base import PlanTask
 from hacpo_core.methods.checks import checked_specs
+from hacpo_core.methods.plan import PlanTask
 from hacpo_core.methods.plans.step_search import PartlySearched
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import Gold, Message, Problem, SamplingLimits, StepSearch
@@ -57,25 +57,6 @@ def test_group_without_an_ordinary_response_is_refused() -> None:
         compose("tiny", "sage", overrides=["method.plan.num_searched=8"])
     with pytest.raises(ConfigError, match=r"method.plan.step_end: got '', expected the text"):
         compose("tiny", "sage", overrides=["method.plan.step_end=''"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tag": ""}, "use the tag 'search' for searched responses"),
-        ({"search": None}, "use the tag 'search' for searched responses"),
-        ({"search": StepSearch(0, 4, 8, "\n", "")}, "expected counts >= 1 and a step_end that"),
-        ({"search": StepSearch(2, 4, 8, "", "")}, "expected counts >= 1 and a step_end that"),
-        ({"search": 3}, "AttributeError: 'int' object has no attribute"),
-    ],
-)
-def test_spec_of_a_nonsensical_search_is_refused(
-    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = replace(PartlySearched().plan(TASK, {})[0][-1], **changes)
-    monkeypatch.setattr(plugins.NonsensePlan, "returned", ([spec], {}))
-    with pytest.raises(MethodError, match=message):
-        checked_specs(plugins.NonsensePlan(name="x"), TASK, {})
 
 
 @pytest.mark.parametrize("method", ["sage", "sage_grpo", "hacpo"])

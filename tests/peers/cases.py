@@ -30,11 +30,6 @@ class RewardCase:
         """Lengths of the responses, from 1 to 7."""
         return (1 + np.arange(self.reward_PAG.size) * 3 % 7).reshape(self.reward_PAG.shape).astype(float)
 
-    @property
-    def second_reward_PAG(self) -> Array:
-        """Rewards of a second function, from the lengths: 0, 0.5 or 1."""
-        return self.num_tokens_PAG % 3 / 2
-
 
 @dataclass(frozen=True, slots=True)
 class LossCase:

@@ -28,8 +28,6 @@ from cases import LossCase, RewardCase, iteration_case, loss_cases, reward_cases
 
 FIXTURE = Path(__file__).with_name("fixture.json")
 PACKAGES = ("trl", "verl", "torch", "transformers", "numpy")
-ENTROPIES, FIRST_COEFFICIENT = [0.1, 0.2, 0.3, 0.5, 0.4, 0.1], 0.004
-REWARD_WEIGHTS = (1.0, 0.5)
 SIGNIFICANT_DIGITS = 13
 TOLERANCE = 1e-11
 
@@ -42,11 +40,6 @@ def make_fixture() -> dict[str, Any]:
         "advantages": [_advantages(case) for case in reward_cases()],
         "losses": [_losses(case) for case in loss_cases()],
         "iterations": {**dataclasses.asdict(case), "trl": peer_trl.iterations(case)},
-        "entropy_coefficients": {
-            "entropies": ENTROPIES,
-            "first": FIRST_COEFFICIENT,
-            **peer_trl.entropy_coefficients(ENTROPIES, first=FIRST_COEFFICIENT),
-        },
     }
 
 
@@ -64,10 +57,6 @@ def _advantages(case: RewardCase) -> dict[str, Any]:
             for scale in ("batch", "none")
         },
         "num_tokens_PAG": case.num_tokens_PAG,
-        "second_reward_PAG": case.second_reward_PAG,
-        "decoupled": peer_trl.decoupled_advantages(case.reward_PAG, case.second_reward_PAG, REWARD_WEIGHTS)
-        if len(peers) > 1
-        else [],
         "others": peer_verl.other_advantages(case.reward_PAG, case.num_tokens_PAG) if len(peers) > 1 else {},
     }
 
@@ -80,7 +69,7 @@ def _losses(case: LossCase) -> dict[str, Any]:
         "trl": peer_trl.policy_losses(case),
         "trl_corrected": peer_trl.corrected_losses(case),
         "trl_truncated": peer_trl.truncated_losses(case),
-        "trl_entropy": peer_trl.entropy_losses(case),
+        "trl_entropy": peer_trl.entropy_loss(case),
         "verl_weights": peer_verl.correction_weights(case),
     }
 
@@ -91,8 +80,7 @@ def to_json(fixture: dict[str, Any]) -> str:
     for key in ("advantages", "losses"):
         records = ",\n".join(json.dumps(_plain(record), separators=(",", ":")) for record in fixture[key])
         parts.append(f'"{key}": [\n{records}\n]')
-    for key in ("entropy_coefficients", "iterations"):
-        parts.append(f'"{key}": {json.dumps(_plain(fixture[key]), separators=(",", ":"))}')
+    parts.append(f'"iterations": {json.dumps(_plain(fixture["iterations"]), separators=(",", ":"))}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

@@ -9,7 +9,6 @@ Shapes: P problem, A agent, G response, B sequence, T token.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
@@ -26,10 +25,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 LEVELS = ("token", "sequence")
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
-TOKEN_LOSS_TYPES = ("cispo", "sapo", "vespo")
+TOKEN_LOSS_TYPES = ("cispo", "sapo")
 KL_COEF = 0.05
-ENTROPY_TERMS = ((0.4, 0.0), (1.0, 0.3), (0.4, 0.3))
-"""share of the tokens that train, and weight of the bonus"""
+ENTROPY_COEF = 0.3
 EOS = 2
 CORRECTIONS = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")
 
@@ -44,42 +42,6 @@ def grpo_advantages(reward_PAG: Array, *, is_pooled: bool, scale: str = "group")
     completions = [[1]] * reward_PAG.size
     scored = _generated(reward_PAG.ravel(), completions, num_generations=num_G, scale_rewards=scale)
     return scored["advantages"].numpy().reshape(reward_PAG.shape)
-
-
-def decoupled_advantages(reward_PAG: Array, second_PAG: Array, weights: tuple[float, float]) -> Array:
-    """TRL's advantage from two reward functions that are normalised each over its group, one agent's step by itself."""
-    found = np.empty_like(reward_PAG)
-    for k in range(reward_PAG.shape[1]):
-        reward_BF = np.stack([each[:, k].ravel() for each in (reward_PAG, second_PAG)], axis=1)
-        scored = _generated(
-            reward_BF,
-            [[1]] * len(reward_BF),
-            num_generations=reward_PAG.shape[2],
-            scale_rewards="group",
-            reward_funcs=[None, None],
-            reward_func_names=["verdict", "second"],
-            reward_weights=torch.tensor(weights, dtype=torch.float64),
-            multi_objective_aggregation="normalize_then_sum",
-        )
-        found[:, k] = scored["advantages"].numpy().reshape(found[:, k].shape)
-    return found
-
-
-def entropy_coefficients(entropies: list[float], *, first: float) -> dict[str, list[float]]:
-    """TRL's adaptive weight of the entropy bonus after updates with these mean entropies, and what each applied."""
-    trainer = _loss_trainer(
-        None, "token", "dapo", 0.0, top_entropy_quantile=1.0, _entropy_bonus_enabled=True, entropy_coef=first,
-        use_adaptive_entropy=True, _last_world_entropy=math.inf, _entropy_window_stats=None,
-    )  # fmt: skip
-    applied = []
-    for entropy in entropies:
-        logprob_BT = torch.full((2, 3), -1.0, dtype=torch.float64, requires_grad=True)
-        entropy_BT = torch.full((2, 3), entropy, dtype=torch.float64)
-        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logprob_BT, entropy_BT, None)  # noqa: B023
-        mask_BT = torch.ones(2, 3, dtype=torch.int64)
-        loss = GRPOTrainer._compute_loss(trainer, None, _loss_inputs(mask_BT, torch.zeros(2), logprob_BT.detach()))
-        applied.append(-loss.item() / entropy)  # advantages are 0, so the loss is the bonus alone
-    return {"coefficients": [float(value) for value in trainer._metrics["train"]["entropy_coef"]], "applied": applied}
 
 
 def _generated(
@@ -121,43 +83,31 @@ def policy_losses(case: LossCase) -> list[dict[str, Any]]:
         for level in LEVELS
         for loss_type in LOSS_TYPES
         for kl_coef in (0.0, KL_COEF)
-    ] + [
-        *(_policy_loss(case, "token", loss_type, 0.0) for loss_type in TOKEN_LOSS_TYPES),
-        _policy_loss(case, "sequence", "luspo", 0.0),
-    ]
+    ] + [_policy_loss(case, "token", loss_type, 0.0) for loss_type in TOKEN_LOSS_TYPES]
 
 
-def entropy_losses(case: LossCase) -> list[dict[str, Any]]:
-    """Loss and gradients with only the tokens of highest entropy, with an entropy bonus, and with both."""
-    found = []
-    for share, coefficient in ENTROPY_TERMS:
-        logprob_BT, entropy_BT = (
-            torch.from_numpy(value).requires_grad_() for value in (case.logprob_BT, case.entropy_BT)
-        )
-        trainer = _loss_trainer(
-            case,
-            "token",
-            "dapo",
-            0.0,
-            top_entropy_quantile=share,
-            _entropy_bonus_enabled=coefficient > 0,
-            entropy_coef=coefficient,
-            use_adaptive_entropy=False,
-            _get_per_token_logps_and_entropies=lambda *_, pair=(logprob_BT, entropy_BT, None), **__: pair,
-        )
-        loss = GRPOTrainer._compute_loss(trainer, None, _inputs_of(case))
-        loss.backward()
-        gradient_BT = np.zeros_like(case.entropy_BT) if entropy_BT.grad is None else entropy_BT.grad.numpy()
-        found.append(
-            {
-                "share": share,
-                "coefficient": coefficient,
-                "loss": loss.item(),
-                "gradient_BT": logprob_BT.grad.numpy(),
-                "entropy_gradient_BT": gradient_BT,
-            }
-        )
-    return found
+def entropy_loss(case: LossCase) -> dict[str, Any]:
+    """Loss and gradients with an entropy bonus."""
+    logprob_BT, entropy_BT = (torch.from_numpy(value).requires_grad_() for value in (case.logprob_BT, case.entropy_BT))
+    trainer = _loss_trainer(
+        case,
+        "token",
+        "dapo",
+        0.0,
+        top_entropy_quantile=1.0,
+        _entropy_bonus_enabled=True,
+        entropy_coef=ENTROPY_COEF,
+        use_adaptive_entropy=False,
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logprob_BT, entropy_BT, None),
+    )
+    loss = GRPOTrainer._compute_loss(trainer, None, _inputs_of(case))
+    loss.backward()
+    return {
+        "coefficient": ENTROPY_COEF,
+        "loss": loss.item(),
+        "gradient_BT": logprob_BT.grad.numpy(),
+        "entropy_gradient_BT": entropy_BT.grad.numpy(),
+    }
 
 
 def truncated_losses(case: LossCase) -> list[dict[str, Any]]:

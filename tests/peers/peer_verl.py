@@ -16,7 +16,6 @@ from cases import Array, LossCase
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import (
     compute_grpo_outcome_advantage,
-    compute_opo_outcome_advantage,
     compute_reinforce_plus_plus_baseline_outcome_advantage,
     compute_reinforce_plus_plus_outcome_advantage,
     compute_rloo_outcome_advantage,
@@ -44,12 +43,12 @@ def grpo_advantages(reward_PAG: Array, *, is_pooled: bool) -> Array:
 
 
 def other_advantages(reward_PAG: Array, num_tokens_PAG: Array) -> dict[str, Array]:
-    """Verl's RLOO, REINFORCE++, REINFORCE++-baseline and OPO, a group being one agent's responses to a problem.
+    """Verl's RLOO, REINFORCE++ and REINFORCE++-baseline, a group being one agent's responses to a problem.
 
     REINFORCE++ is asked agent by agent, each one's batch by itself; responses have lengths of their own.
     """
     num_P, num_A, num_G = reward_PAG.shape
-    found = {name: np.empty_like(reward_PAG) for name in ("rloo", "reinforce_pp", "reinforce_pp_baseline", "opo")}
+    found = {name: np.empty_like(reward_PAG) for name in ("rloo", "reinforce_pp", "reinforce_pp_baseline")}
     for k in range(num_A):
         reward_B, num_tokens_B = reward_PAG[:, k].ravel(), num_tokens_PAG[:, k].ravel().astype(int)
         mask_BT = torch.from_numpy((np.arange(num_tokens_B.max()) < num_tokens_B[:, None]).astype(np.float64))
@@ -58,7 +57,6 @@ def other_advantages(reward_PAG: Array, num_tokens_PAG: Array) -> dict[str, Arra
         group_B = np.repeat(np.arange(num_P), num_G)
         advantage_BT = {
             "rloo": compute_rloo_outcome_advantage(reward_BT.clone(), mask_BT, group_B)[0],
-            "opo": compute_opo_outcome_advantage(reward_BT.clone(), mask_BT, group_B)[0],
             "reinforce_pp": compute_reinforce_plus_plus_outcome_advantage(
                 reward_BT.clone(), mask_BT, config=AlgoConfig(gamma=1.0)
             )[0],
@@ -74,7 +72,6 @@ def other_advantages(reward_PAG: Array, num_tokens_PAG: Array) -> dict[str, Arra
 def policy_losses(case: LossCase) -> list[dict[str, Any]]:
     """Loss, gradient and clipped share for every loss and aggregation, and the loss of both halves of the rows."""
     found = [_policy_loss(case, name, aggregation) for name in LOSSES for aggregation in AGGREGATIONS]
-    found += [_policy_loss(case, name, "token-mean") for name in ("dppo_tv", "dppo_kl")]
     return [*found, _policy_loss(case, "geo_mean", "seq-mean-token-mean")]
 
 

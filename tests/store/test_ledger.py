@@ -16,7 +16,8 @@ from hacpo_core.engines.learning.replay import Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
-from hacpo_core.methods.base import ROW_FIGURES, Carried, Estimate, TrainedRows
+from hacpo_core.methods.build import ROW_FIGURES, TrainedRows
+from hacpo_core.methods.estimate import Advantages, Estimate
 from hacpo_core.records import PhaseCost, RowKey, Verdict
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.store.ledger import Committed, Ledger, UpdateRecord
@@ -24,13 +25,12 @@ from hacpo_core.store.steps import MANIFEST, StepStore
 from tests.rollouts import Rollout, responses_of
 
 COST = PhaseCost(0.5, 0.25, 7)
-ROLLOUT = Rollout("p", "qwen", 0, (1, 2), (5, 6, 7), (-0.5, -0.25, -1.0), None, "a", "stop")
-SCORED = replace(ROLLOUT, index=1, old_logprobs=(-0.5, -0.125, -1.0))
-TAGGED = replace(SCORED, index=2, tag="search", prompt_ids=(3,))
+ROLLOUT = Rollout("p", "qwen", 0, (1, 2), (5, 6, 7), (-0.5, -0.25, -1.0), "a", "stop")
+TAGGED = replace(ROLLOUT, index=2, tag="search", prompt_ids=(3,))
 EMPTY = replace(ROLLOUT, index=3, token_ids=(), logprobs=(), text="", finish_reason="length")
 RIGHT, WRONG = Verdict("correct", 1.0, "4", 0.5), Verdict("wrong", 0.0, None, 0.25)
 UNSCORED = Verdict("unscored", None, None, 0.25, "timeout")
-MINIBATCH = MinibatchOutcome(0, 0.5, -0.25, 1.5, 1e-6, 4, 1, 12, None)
+MINIBATCH = MinibatchOutcome(0, 0.5, -0.25, 1.5, 1e-6, 4, 1, 12)
 TRACE = UpdateTrace(
     Fingerprint("a", (0.1, -2.5e-7)), Fingerprint("b", (0.3, 1e300)), Setup("a GPU", 2, 0, "2.13.0", is_exact=False)
 )
@@ -55,11 +55,10 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.parametrize("rollouts", [(ROLLOUT,), (SCORED, TAGGED), (ROLLOUT, EMPTY), (EMPTY,)])
+@pytest.mark.parametrize("rollouts", [(ROLLOUT,), (ROLLOUT, TAGGED), (ROLLOUT, EMPTY), (EMPTY,)])
 def test_rollouts_are_read_as_they_were_sampled(rollouts: tuple[Rollout, ...], tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    responses = replace(responses_of(rollouts), verdicts=None)
-    batch = Committed(replace(responses.with_probes({0: [-0.5]}), recomputes_own=True), COST, STATE)
+    batch = Committed(replace(responses_of(rollouts), verdicts=None), COST, STATE)
     before.save_rollouts(1, "qwen", batch)
     assert plain(after.rollouts(1, "qwen")) == plain(batch)
     assert after.state(1, "rollout.qwen") == STATE
@@ -85,23 +84,19 @@ def test_verdicts_are_read_as_they_were_given_with_their_responses(
 def test_rounds_are_read_as_one_and_a_round_that_is_sampled_again_outdates_later_ones(tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
     first = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
-    second = replace(responses_of([replace(ROLLOUT, index=2)]), verdicts=None, old_logprobs=None)
+    second = replace(responses_of([replace(ROLLOUT, index=2)]), verdicts=None)
     rounds = [(first, (RIGHT, WRONG)), (Responses.none(1, "qwen"), ()), (second, (UNSCORED,))]
     for n, (responses, verdicts) in enumerate(rounds):
-        probed = responses.with_probes({0: [-0.5]} if len(responses) else {})
-        before.save_rollouts(1, "qwen", Committed(probed, COST), n)
+        before.save_rollouts(1, "qwen", Committed(responses, COST), n)
         judged = replace(responses, verdicts=Verdicts.of(verdicts))
         before.save_verdicts(1, "qwen", Committed(judged, COST), n)
     for ledger in (before, after):
         sampled, verified = ledger.rollouts(1, "qwen"), ledger.verdicts(1, "qwen")
-        assert list(sampled.value.probes()) == [0, 2]
         assert sampled.cost == PhaseCost.total([COST] * 3)
         assert verified.value.sample_R.tolist() == [0, 1, 2]
         assert verified.value.verdicts is not None
         assert verified.value.verdicts.status == (RIGHT.status, WRONG.status, UNSCORED.status)
         assert len(ledger.verdicts(1, "qwen", rounds=1).value) == 2
-        last = verified.value.behaviour_logprobs[2]
-        assert last.tolist() == second.logprobs[0].tolist(), "the sampler's own, where the round has no others"
     before.save_rollouts(1, "qwen", Committed(second, COST), 1)
     assert before.store.committed(1) == ("rollout.qwen", "verify.qwen", "rollout-2.qwen")
 
@@ -110,9 +105,9 @@ def test_estimate_is_read_as_it_was_made(tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
     before.save_rollouts(1, "qwen", Committed(responses, COST))
-    carried = {"qwen": {"qwen": Carried(np.array([0.5, -1e-300]), np.array([1.0, 2.0]))}}
+    advantages = {"qwen": {"qwen": Advantages(np.array([0.5, -1e-300]), np.array([1.0, 2.0]))}}
     reward_R = {"qwen": np.array([0.25, np.nan])}
-    estimated = Committed(Estimate(carried, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), COST, STATE)
+    estimated = Committed(Estimate(advantages, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), COST, STATE)
     before.save_estimate(1, estimated, reward_R)
     assert plain(after.estimate(1)) == plain(estimated)
     rewards = after.store.read_table(1, "advantage", "advantages.parquet")["reward"].to_numpy()

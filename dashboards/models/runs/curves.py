@@ -33,7 +33,6 @@ FIRST_METRICS = (
     "response/length_tokens",
     "update/entropy_nats",
     "sampler/logprob_difference_mean",
-    "update/gradient_cosine",
 )
 """metrics that are shown unless others are chosen; a name that ends in "_" stands for all that begin with it"""
 ABOUT_ACCURACY = "each benchmark's main metric before, during and after training"

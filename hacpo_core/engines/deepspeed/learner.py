@@ -36,9 +36,8 @@ from hacpo_core.config.engine import RANKS_LIMIT_S
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.deepspeed.settings import zero_settings
 from hacpo_core.engines.deepspeed.zero_state import ZeroState
-from hacpo_core.engines.learning.learner import BaseLearner, OptimizerStep, PassTotals, own_and_cross
+from hacpo_core.engines.learning.learner import BaseLearner, OptimizerStep
 from hacpo_core.engines.learning.optimizer import adamw
-from hacpo_core.engines.learning.outcomes import RowOutcomes
 from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.passes.layouts import row_groups
@@ -46,7 +45,8 @@ from hacpo_core.engines.passes.logprobs import TokenScores
 from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.engines.ranks import all_ranks
 from hacpo_core.errors import EngineError
-from hacpo_core.methods.base import Objective
+from hacpo_core.methods.build import TrainedRows
+from hacpo_core.methods.objective import Objective
 
 _PADDING = TokenRows.of([[0]], [[0]])
 
@@ -132,7 +132,6 @@ class DeepspeedLearner(BaseLearner):
             self.policy = copy.deepcopy(model).requires_grad_(False)
         self._is_policy_current = True
         num_elements = sum(parameter.numel() for parameter in self.trainable.values())
-        self._whole_head = self.head
         scorer = _Scorer(self.head)
         if self._stage == 3 and self.head.is_linear:
             for parameter in model.get_output_embeddings().parameters(recurse=False):
@@ -202,23 +201,17 @@ class DeepspeedLearner(BaseLearner):
         num_before = sum(len(part) for part in rows_of_ranks[: self._rank])
         return self.logprobs(TokenRows.joined(rows_of_ranks)).take(range(num_before, num_before + len(rows)))
 
-    def accumulate(self, rows: Minibatch, objective: Objective, update: int) -> PassTotals:
+    def passes(self, rows: Minibatch, objective: Objective, update: int) -> TrainedRows:
+        """As `BaseLearner`, each rank its share; what was measured is in the order of a single process."""
         shares = self._deal(rows.tokens)
-        share = np.array(shares[self._rank], dtype=np.int64)
-        totals = super().accumulate(rows.take(share), objective, update)
+        trained = super().passes(rows.take(shares[self._rank]), objective, update)
         for _ in range(self._missing_passes(rows.tokens, shares)):
             self.backward(self._score_nothing())
-        share_totals = replace(totals, outcomes=replace(totals.outcomes, row_B=share[totals.outcomes.row_B]))
-        parts: list[PassTotals] = all_ranks(share_totals)
-        outcomes = RowOutcomes.joined([part.outcomes for part in parts])
-        order = [row for group in self._passes(rows.tokens) for row in group]  # in one process's order
-        return PassTotals(
-            own_objective=sum(part.own_objective for part in parts),
-            cross_objective=sum(part.cross_objective for part in parts),
-            outcomes=outcomes.take(np.argsort(outcomes.row_B)[order]),
-        )
+        all_trained = TrainedRows.joined(all_ranks(trained))
+        position = {key: place for place, key in enumerate(all_trained.key_B)}
+        return all_trained.take([position[rows.keys[row]] for group in self._row_groups(rows.tokens) for row in group])
 
-    def _passes(self, rows: TokenRows) -> list[list[int]]:
+    def _row_groups(self, rows: TokenRows) -> list[list[int]]:
         """Rows of each pass that a single process would make."""
         return row_groups(rows, layout=self.layout, max_tokens=self._engine.micro_batch_tokens)
 
@@ -227,7 +220,7 @@ class DeepspeedLearner(BaseLearner):
 
     def _missing_passes(self, rows: TokenRows, shares: Sequence[Sequence[int]]) -> int:
         """Empty passes that this rank adds: ranks communicate in each pass, so all make the same number, at least 1."""
-        num_passes = [len(self._passes(rows.take(share))) for share in shares]
+        num_passes = [len(self._row_groups(rows.take(share))) for share in shares]
         return max(1, *num_passes) - num_passes[self._rank]
 
     def _score_nothing(self) -> Tensor:
@@ -240,36 +233,6 @@ class DeepspeedLearner(BaseLearner):
     def backward(self, loss: Tensor) -> None:
         """Add the gradient, summed over ranks: DeepSpeed averages, but the row weights require a sum."""
         self._deepspeed.backward(loss * self._num_ranks)
-
-    def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
-        sums = {name: torch.zeros_like(parameter) for name, parameter in self.trainable.items()}
-
-        def add(value: Tensor) -> None:
-            # Not through the engine, whose hooks would add this gradient to the update's.
-            gradients = torch.autograd.grad(value, list(self.trainable.values()), allow_unused=True)
-            for total, gradient in zip(sums.values(), gradients, strict=True):
-                if gradient is not None:
-                    total += gradient
-
-        share = self._deal(rows.tokens)[self._rank]
-        self.run_passes(rows.take(share), objective, update, self._whole_head, add)
-        for total in sums.values():
-            dist.all_reduce(total)
-        return sums
-
-    def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
-        """As `BaseLearner`; None at stage 3, where no rank has a whole gradient. Only rank 0 keeps one on the host."""
-        if self._stage == 3:
-            return None
-        cosine: float | None = None
-        if self._rank == 0:
-            cosine = super()._gradient_cosine(rows, objective, update)
-        else:
-            parts = own_and_cross(rows)
-            for part in parts if all(map(len, parts)) else ():
-                self._gradient(part, objective, update)
-        of_rank_0: float | None = all_ranks(cosine)[0]
-        return of_rank_0
 
     def _clip(self) -> None:
         """Clip before the step at stage 0, where DeepSpeed clips in bf16 only, and by a different norm."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
@@ -17,7 +19,7 @@ from hacpo_core.engines.learning.optimizer import adamw
 from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.passes.scoring import ScoringHead
-from hacpo_core.methods.base import Objective
+from hacpo_core.methods.objective import Objective, RowKind
 
 _HOST = torch.device("cpu")
 
@@ -73,17 +75,24 @@ class TorchLearner(BaseLearner):
                     master.grad = wide if master.grad is None else master.grad.add_(wide)
                     parameter.grad = None
 
-    def _gradient(self, rows: Minibatch, objective: Objective, update: int) -> dict[str, Tensor]:
-        self._zero_gradients()
-        self.run_passes(rows, objective, update, self.head, self.backward)
-        summed = self.masters if self._sums_in_fp32 else self.trainable
-        return {n: p.grad for n, p in summed.items() if p.grad is not None}
-
-    def _gradient_cosine(self, rows: Minibatch, objective: Objective, update: int) -> float | None:
-        """As `BaseLearner`; no gradient remains."""
-        cosine = super()._gradient_cosine(rows, objective, update)
-        self._zero_gradients()
-        return cosine
+    def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
+        """As `BaseLearner`; one gradient is kept on the host, and none remains."""
+        self.onload()
+        own, others = (rows.take(np.flatnonzero((rows.kind_B == RowKind.FOREIGN) == side)) for side in (False, True))
+        if not len(own) or not len(others):
+            return None
+        summed, gradients = self.masters if self._sums_in_fp32 else self.trainable, []
+        for part in (own, others):
+            self.passes(part, objective, 0)
+            gradients.append(
+                [(torch.zeros_like(p) if p.grad is None else p.grad).cpu().flatten() for p in summed.values()]
+            )
+            self._zero_gradients()
+        (own_square, cross), (_, other_square) = (
+            [sum(float(a.double() @ b.double()) for a, b in zip(one, other, strict=True)) for other in gradients]
+            for one in gradients
+        )
+        return cross / math.sqrt(own_square * other_square) if own_square * other_square > 0 else None
 
     def _zero_gradients(self) -> None:
         self.model.zero_grad()

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from hacpo_core.algo.ratios import LOG_RATIO_BOUND
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.methods.base import RowKind
+from hacpo_core.methods.objective import RowKind
 
 
-def first_log_ratios(
+def log_ratios_by_agent(
     minibatches: Sequence[Minibatch], logprobs: Callable[[TokenRows], Ragged]
 ) -> dict[str, NDArray[np.float64]]:
     """Log-ratio of every row that another agent sampled, by agent.
@@ -53,6 +53,8 @@ def first_log_ratios(
 
 def with_log_centers(rows: Minibatch, centers: Mapping[str, float]) -> Minibatch:
     """The rows with the log-ratio that is subtracted for their source; 0 on the learner's own rows."""
+    if not centers:
+        return rows
     is_foreign_B = rows.kind_B == RowKind.FOREIGN
     log_center_B = np.array([centers.get(key.agent, 0.0) for key in rows.keys], np.float64)
     return replace(rows, log_center_B=np.where(is_foreign_B, log_center_B, 0.0))

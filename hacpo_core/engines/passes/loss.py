@@ -14,8 +14,8 @@ from torch import Tensor
 from hacpo_core.algo.objectives import kl_to_reference
 from hacpo_core.algo.ratios import masked_mean
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.methods.base import LossRows, Objective, RowKind
-from hacpo_core.methods.checked_objective import checked_surrogate
+from hacpo_core.methods.checks import check_surrogate, errors_of
+from hacpo_core.methods.objective import LossRows, Objective, RowKind
 
 
 def padded(value_N: Tensor, mask_BT: Tensor) -> Tensor:
@@ -106,7 +106,10 @@ def objective_values(
         MethodError: the objective raised an error, or returned anything but a surrogate with one number per row.
     Source: HACPO Eq. 47-53; GRPO; GSPO. Entropy bonus as in TRL: a mean over tokens, whatever the surrogate's mean is.
     """
-    surrogate = checked_surrogate(objective, rows, logprob_BT, update=update)
+    owner = f"method.objective ({objective.name}), update {update}: surrogate"
+    with errors_of(owner):
+        surrogate = objective.surrogate(rows, logprob_BT, update=update)
+        check_surrogate(surrogate, rows, logprob_BT, owner)
     value_B, correction_B = surrogate.value_B, torch.ones_like(rows.advantage_B)
     if rows.correction_BT is not None:
         correction_B = masked_mean(rows.correction_BT, rows.mask_BT)
@@ -124,7 +127,6 @@ def objective_values(
             own_B = (value_B - objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)) * weight_B
     if objective.entropy_coef > 0:
         assert entropy_BT is not None, "an entropy bonus needs entropies"
-        bonus_BT = entropy_BT if rows.trains_BT is None else entropy_BT * rows.trains_BT
-        own_B = own_B + objective.entropy_coef * bonus_BT.sum(dim=1) / max(num_own_tokens, 1)
+        own_B = own_B + objective.entropy_coef * entropy_BT.sum(dim=1) / max(num_own_tokens, 1)
     objective_B = torch.where(rows.is_foreign_B, value_B * weight_B, own_B)
     return objective_B, {**surrogate.columns, "kl": kl_B, "correction": correction_B}

@@ -18,6 +18,10 @@ class TransformersKind(SamplerKind):
     title = "transformers"
     shares_weights = True
 
+    def samples_as_learner(self, engine: EngineConfig) -> bool:
+        """In float32; in bfloat16, log-probabilities depend on the shape of the pass."""
+        return engine.dtype == "float32"
+
     def can_sleep(self, engine: EngineConfig) -> bool:
         """Between calls it holds nothing."""
         return True

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, when
-from hacpo_core.methods.base import History, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.build import History
 from hacpo_core.methods.builders.shuffled import Groups, Shuffled
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator
@@ -138,7 +139,8 @@ class Bandit(Shuffled):
         if "network" not in state:
             initial_draw = generator(history.seed, "bandit network", history.learner)
             return algo.gain_network.initial(len(CONTEXT), NUM_HIDDEN, initial_draw)
-        entropies = history.trained_rows(history.step - 1).figures["entropy"]  # none where no row carried an advantage
+        # none where no row has an advantage
+        entropies = history.trained_rows(history.step - 1).figures["entropy"]
         entropy = float(entropies.mean()) if len(entropies) else 0.0
         gain = reward - state["reward"] - self.entropy_penalty * max(0.0, entropy - self.entropy_limit)
         return algo.gain_network.fit(
@@ -166,10 +168,10 @@ def _contexts(
     """Scored responses of an agent from `age` steps ago, each with its features."""
     step = history.step - age
     responses = history.responses(step, agent)
-    carried = history.estimate(step).carried[history.learner][agent]
-    advantage_R = carried.advantage_R * carried.weight_R
+    advantages = history.estimate(step).advantages[history.learner][agent]
+    advantage_R = advantages.advantage_R * advantages.weight_R
     groups = responses.rewards_by_problem()
-    lengths_R, logprob_R = responses.token_ids.lengths, responses.behaviour_logprobs.means()
+    lengths_R, logprob_R = responses.token_ids.lengths, responses.logprobs.means()
     measurements = _last_seen(history, step) if age else {}
     assert responses.verdicts is not None, "training follows verification"
     for row, (key, reward) in enumerate(

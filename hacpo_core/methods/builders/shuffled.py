@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import Builder, History, State, why_no_partners
+from hacpo_core.methods.base import State, why_no_partners
+from hacpo_core.methods.build import Builder, History
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator
 

@@ -9,7 +9,8 @@ import itertools
 from dataclasses import dataclass
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import History, why_no_partners
+from hacpo_core.methods.base import why_no_partners
+from hacpo_core.methods.build import History
 from hacpo_core.methods.builders.shuffled import Groups, Shuffled
 from hacpo_core.records import RowKey
 from hacpo_core.seeds import generator

@@ -11,7 +11,8 @@ import numpy as np
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.estimate import Estimate, Estimator, ScoredStep
 from hacpo_core.methods.estimators.groups import own_estimate
 from hacpo_core.responses import ORDINARY
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core import algo
-from hacpo_core.methods.base import ScoredStep
+from hacpo_core.methods.estimate import ScoredStep
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
-from hacpo_core.methods.estimators.groups import rectangle_of
+from hacpo_core.methods.estimators.groups import grouped_rewards
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Calibrated(CapabilityEstimator):
 
     def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
         """Calibrated rewards of all agents; nan where unscored."""
-        rewards = rectangle_of(scored)
+        rewards = grouped_rewards(scored)
         calibrated_PAG = algo.calibration.calibrated_rewards(rewards.reward_PAG, rewards.counts_PAG)
         return {
             agent: np.where(np.isnan(scored.raw_reward_R(agent)), np.nan, rewards.column(calibrated_PAG, k))

@@ -14,15 +14,16 @@ import numpy as np
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
-from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State, why_no_partners
-from hacpo_core.methods.estimators.groups import estimate_of, rectangle_of
+from hacpo_core.methods.base import State, why_no_partners
+from hacpo_core.methods.estimate import Estimate, Estimator, ScoredStep
+from hacpo_core.methods.estimators.groups import estimate_of, grouped_rewards
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hacpo_core.algo.advantages import Baseline
     from hacpo_core.algo.capability import CapabilityRatios
-    from hacpo_core.algo.rectangle import Rectangle
+    from hacpo_core.algo.rewards import GroupedRewards
     from hacpo_core.config import ExperimentConfig
 
 _log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class CapabilityEstimator(Estimator):
             for k, capability in zip(scored.agents, batch_A.tolist(), strict=True)
         }
 
-    def batch_capability(self, rewards: Rectangle) -> Tensor:
+    def batch_capability(self, rewards: GroupedRewards) -> Tensor:
         """capability_A of this step alone."""
         counts_PAG = rewards.counts_PAG
         if self.max_counted is not None:
@@ -145,7 +146,7 @@ class CapabilityEstimator(Estimator):
             smoothed_A, floor=self.floor, min_ratio=self.lowest_ratio, max_ratio=self.highest_ratio
         )
 
-    def advantages(self, rewards: Rectangle, ratio_AA: Tensor) -> tuple[Baseline, Sequence[Tensor]]:
+    def advantages(self, rewards: GroupedRewards, ratio_AA: Tensor) -> tuple[Baseline, Sequence[Tensor]]:
         """Each agent's baseline, and the advantages of all responses for each learner."""
         groups, equations = (rewards.reward_PAG, rewards.counts_PAG), algo.advantages
         if self.baseline == "capability":
@@ -166,7 +167,7 @@ class CapabilityEstimator(Estimator):
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages and weights, and the window after this step."""
-        rewards, agents = rectangle_of(scored), scored.agents
+        rewards, agents = grouped_rewards(scored), scored.agents
         batch_A = self.batch_capability(rewards)
         window = self.window_of(scored, batch_A, state)
         smoothed_A = algo.capability.windowed_capability(np.array([window[k] for k in agents]).T)

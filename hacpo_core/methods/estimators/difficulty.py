@@ -13,12 +13,13 @@ import numpy as np
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
-from hacpo_core.methods.base import Carried, Estimate, ScoredStep, State, why_no_partners
+from hacpo_core.methods.base import State, why_no_partners
+from hacpo_core.methods.estimate import Advantages, Estimate, ScoredStep
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
-from hacpo_core.methods.estimators.groups import rectangle_of
+from hacpo_core.methods.estimators.groups import grouped_rewards
 
 if TYPE_CHECKING:
-    from hacpo_core.algo.rectangle import Rectangle
+    from hacpo_core.algo.rewards import GroupedRewards
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,16 @@ class DifficultyWeighted(CapabilityEstimator):
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """The estimate of `capability`, with its weights multiplied by the difficulty weights."""
         estimate, next_state = super().estimate(scored, state)
-        rewards = rectangle_of(scored)
+        rewards = grouped_rewards(scored)
         accuracy_A = algo.capability.mean_reward(rewards.reward_PAG, rewards.counts_PAG)
         accuracy_history = state.get("difficulty", {})
         history: dict[str, list[float]] = {}
-        carried: dict[str, Mapping[str, Carried]] = {}
+        advantages: dict[str, Mapping[str, Advantages]] = {}
         figures = {}
         for k, (learner, accuracy) in enumerate(zip(scored.agents, accuracy_A.tolist(), strict=True)):
             anchor, history[learner] = self._anchor(accuracy_history.get(learner, []), accuracy)
-            carried[learner] = self._weighed(estimate.carried[learner], learner, rewards, anchor, scored)
-            own_rows = carried[learner][learner]
+            advantages[learner] = self._weighed(estimate.advantages[learner], learner, rewards, anchor, scored)
+            own_rows = advantages[learner][learner]
             is_scored_R = rewards.column(rewards.is_scored_PAG, k)
             figures[learner] = {
                 **estimate.figures[learner],
@@ -82,7 +83,7 @@ class DifficultyWeighted(CapabilityEstimator):
                 "difficulty/weight_mean": float(own_rows.weight_R[is_scored_R].mean()),
                 "difficulty/advantage_sum": float((own_rows.advantage_R * own_rows.weight_R).sum()),
             }
-        return replace(estimate, carried=carried, figures=figures), {**next_state, "difficulty": history}
+        return replace(estimate, advantages=advantages, figures=figures), {**next_state, "difficulty": history}
 
     def _anchor(self, earlier_values: list[float], accuracy: float) -> tuple[float, list[float]]:
         """An agent's anchor, and the history that the next one needs."""
@@ -93,8 +94,13 @@ class DifficultyWeighted(CapabilityEstimator):
         return anchor, [*earlier_values, anchor][-self.anchor_steps :]
 
     def _weighed(
-        self, of_sources: Mapping[str, Carried], learner: str, rewards: Rectangle, anchor: float, scored: ScoredStep
-    ) -> Mapping[str, Carried]:
+        self,
+        of_sources: Mapping[str, Advantages],
+        learner: str,
+        rewards: GroupedRewards,
+        anchor: float,
+        scored: ScoredStep,
+    ) -> Mapping[str, Advantages]:
         weight_PAG = algo.difficulty.difficulty_weights(
             rewards.reward_PAG, rewards.counts_PAG, anchor=anchor, scale=self.difficulty_scale
         )
@@ -103,5 +109,5 @@ class DifficultyWeighted(CapabilityEstimator):
             source_rows = of_sources[source]
             applies = source == learner or self.weighs == "all"
             factor_R = rewards.column(weight_PAG, j) if applies else np.ones(len(source_rows.weight_R))
-            new_source_rows[source] = Carried(source_rows.advantage_R, source_rows.weight_R * factor_R)
+            new_source_rows[source] = Advantages(source_rows.advantage_R, source_rows.weight_R * factor_R)
         return new_source_rows

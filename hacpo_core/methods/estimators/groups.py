@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, when
-from hacpo_core.methods.base import Carried, Estimate, Estimator, ScoredStep, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.estimate import Advantages, Estimate, Estimator, ScoredStep
 from hacpo_core.responses import ORDINARY
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hacpo_core.algo.advantages import Baseline
-    from hacpo_core.algo.rectangle import Rectangle
+    from hacpo_core.algo.rewards import GroupedRewards
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,11 @@ class GroupEstimator(Estimator):
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages with weights of 1."""
-        rewards = rectangle_of(scored)
+        rewards = grouped_rewards(scored)
         baseline, advantage_LPAG = self.advantages(rewards)
         return estimate_of(scored, rewards, baseline, advantage_LPAG), state
 
-    def advantages(self, rewards: Rectangle) -> tuple[Baseline, Sequence[Tensor]]:
+    def advantages(self, rewards: GroupedRewards) -> tuple[Baseline, Sequence[Tensor]]:
         """Each agent's baseline, and the advantages of all responses for each learner."""
         groups, equations = (rewards.reward_PAG, rewards.counts_PAG), algo.advantages
         baseline = (equations.own_baseline if self.baseline == "own" else equations.pooled_baseline)(*groups)
@@ -100,7 +101,7 @@ class GroupEstimator(Estimator):
         return baseline, [advantage_PAG] * advantage_PAG.shape[1]
 
 
-def rectangle_of(scored: ScoredStep) -> Rectangle:
+def grouped_rewards(scored: ScoredStep) -> GroupedRewards:
     """Rewards of the step as problem x agent x response.
 
     Means and standard deviations are of the raw rewards of ordinary responses. A shaped reward affects only the
@@ -108,7 +109,7 @@ def rectangle_of(scored: ScoredStep) -> Rectangle:
     """
     place = {problem_id: p for p, problem_id in enumerate(scored.problem_ids)}
     rewards = [
-        algo.rectangle.AgentRewards(
+        algo.rewards.AgentRewards(
             problem_R=np.array([place[problem_id] for problem_id in responses.problem_id], dtype=np.int64),
             reward_R=scored.raw_reward_R(agent),
             shaped_R=scored.reward_R(agent),
@@ -116,7 +117,7 @@ def rectangle_of(scored: ScoredStep) -> Rectangle:
         )
         for agent, responses in scored.responses.items()
     ]
-    return algo.rectangle.rectangle(rewards, len(scored.problem_ids))
+    return algo.rewards.group_rewards(rewards, len(scored.problem_ids))
 
 
 def own_estimate(scored: ScoredStep, advantage_R: Mapping[str, NDArray[np.float64]]) -> Estimate:
@@ -126,17 +127,17 @@ def own_estimate(scored: ScoredStep, advantage_R: Mapping[str, NDArray[np.float6
         scored: the step.
         advantage_R: of each agent's responses; 0 where unscored.
     """
-    carried = {agent: Carried(column, np.ones(len(column))) for agent, column in advantage_R.items()}
+    advantages = {agent: Advantages(column, np.ones(len(column))) for agent, column in advantage_R.items()}
     figures = {}
     for agent, column in advantage_R.items():
         scored_R = column[~np.isnan(scored.raw_reward_R(agent))]
         figures[agent] = {"advantage/own_mean": float(scored_R.mean()), "advantage/own_std": float(scored_R.std())}
-    return Estimate(dict.fromkeys(scored.agents, carried), figures)
+    return Estimate(dict.fromkeys(scored.agents, advantages), figures)
 
 
 def estimate_of(
     scored: ScoredStep,
-    rewards: Rectangle,
+    rewards: GroupedRewards,
     baseline: Baseline,
     advantage_LPAG: Sequence[Tensor],
     *,
@@ -151,19 +152,19 @@ def estimate_of(
         advantage_LPAG: of all responses, for each learner.
         weight_LA: of each agent's responses for each learner; None: 1.
     """
-    carried: dict[str, dict[str, Carried]] = {}
+    advantages: dict[str, dict[str, Advantages]] = {}
     figures: dict[str, dict[str, float]] = {}
     for k, learner in enumerate(scored.agents):
-        carried[learner] = {}
+        advantages[learner] = {}
         for j, source in enumerate(scored.agents):
             advantage_R = rewards.column(advantage_LPAG[k], j)
             weight = 1.0 if weight_LA is None else float(weight_LA[k, j])
-            carried[learner][source] = Carried(advantage_R, np.full(len(advantage_R), weight))
-        own_R = carried[learner][learner].advantage_R[rewards.column(rewards.is_scored_PAG, k)]
+            advantages[learner][source] = Advantages(advantage_R, np.full(len(advantage_R), weight))
+        own_R = advantages[learner][learner].advantage_R[rewards.column(rewards.is_scored_PAG, k)]
         figures[learner] = {
             "advantage/baseline_mean": float(baseline.mean_PA[:, k].mean()),
             "advantage/own_mean": float(own_R.mean()),
             "advantage/own_std": float(own_R.std()),
             "advantage/uniform_share": float(baseline.is_uniform_PA[:, k].double().mean()),
         }
-    return Estimate(carried, figures)
+    return Estimate(advantages, figures)

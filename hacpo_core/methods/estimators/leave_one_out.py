@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hacpo_core import algo
-from hacpo_core.methods.base import Estimate, Estimator, ScoredStep, State
-from hacpo_core.methods.estimators.groups import own_estimate, rectangle_of
+from hacpo_core.methods.base import State
+from hacpo_core.methods.estimate import Estimate, Estimator, ScoredStep
+from hacpo_core.methods.estimators.groups import grouped_rewards, own_estimate
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class LeaveOneOut(Estimator):
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages with weights of 1. Shaped minus raw reward is added to the advantage of its own row only."""
-        rewards = rectangle_of(scored)
+        rewards = grouped_rewards(scored)
         advantage_PAG = algo.advantages.leave_one_out(rewards.reward_PAG, rewards.is_scored_PAG, rewards.counts_PAG)
         advantage_PAG = advantage_PAG + (rewards.shaped_PAG - rewards.reward_PAG)
         columns = {agent: rewards.column(advantage_PAG, k) for k, agent in enumerate(scored.agents)}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hacpo_core.algo.advantages import Baseline
-    from hacpo_core.algo.rectangle import Rectangle
+    from hacpo_core.algo.rewards import GroupedRewards
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PeerRows(GroupEstimator):
 
     needs_shared_rollouts = True
 
-    def advantages(self, rewards: Rectangle) -> tuple[Baseline, Sequence[Tensor]]:
+    def advantages(self, rewards: GroupedRewards) -> tuple[Baseline, Sequence[Tensor]]:
         """Own rows as with `group`, peers' rows according to `peer_advantage`."""
         baseline, (own_PAG, *_) = super().advantages(rewards)
         reward_PAG, is_scored_PAG = rewards.shaped_PAG, rewards.is_scored_PAG

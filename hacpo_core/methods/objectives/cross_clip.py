@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from hacpo_core import algo
 from hacpo_core.config.fields import either, setting, unless
-from hacpo_core.methods.base import LossRows, Surrogate, why_no_partners
+from hacpo_core.methods.base import why_no_partners
+from hacpo_core.methods.objective import LossRows, Surrogate
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 
 if TYPE_CHECKING:

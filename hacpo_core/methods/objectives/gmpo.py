@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import LossRows, Objective, Surrogate
+from hacpo_core.methods.objective import LossRows, Objective, Surrogate
 
 if TYPE_CHECKING:
     from torch import Tensor

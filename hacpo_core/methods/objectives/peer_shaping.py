@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import LossRows, Surrogate, why_no_partners
+from hacpo_core.methods.base import why_no_partners
+from hacpo_core.methods.objective import LossRows, Surrogate
 from hacpo_core.methods.objectives.token_clip import TokenClip
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import LossRows, Surrogate
+from hacpo_core.methods.objective import LossRows, Surrogate
 from hacpo_core.methods.objectives.token_level import AGGREGATIONS, TokenLevel
 
 if TYPE_CHECKING:

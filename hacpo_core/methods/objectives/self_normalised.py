@@ -5,7 +5,7 @@ Shapes: B row of a micro-batch, T token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from hacpo_core import algo
 from hacpo_core.config.fields import either, setting, unless
-from hacpo_core.methods.base import LossRows, State, why_no_partners
+from hacpo_core.methods.base import State, why_no_partners
+from hacpo_core.methods.objective import LossRows
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 
 if TYPE_CHECKING:
@@ -50,10 +51,12 @@ class SelfNormalised(CrossClip):
     )
 
     needs_shared_rollouts = True
-    reads_first_ratios = True
 
-    def log_centers(self, first: Mapping[str, NDArray[np.float64]], state: State) -> tuple[Mapping[str, float], State]:
+    def log_centers(
+        self, first_log_ratios: Callable[[], Mapping[str, NDArray[np.float64]]], state: State
+    ) -> tuple[Mapping[str, float], State]:
         """The c of each agent with rows. The state holds the last means of every agent that ever had rows."""
+        first = first_log_ratios()
         next_state = {agent: list(means) for agent, means in state.items()}
         for agent, log_ratio_B in first.items():
             next_state[agent] = [*next_state.get(agent, ()), float(log_ratio_B.mean())][-self.window :]

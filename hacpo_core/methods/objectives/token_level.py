@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import LossRows, Objective, Surrogate
+from hacpo_core.methods.objective import LossRows, Objective, Surrogate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,15 +58,12 @@ class TokenLevel(Objective):
         ratios = algo.ratios
         if rows.correction_BT is not None and self.correction_level == "token":
             value_BT = value_BT * rows.correction_BT
-        if rows.trains_BT is not None:
-            value_BT = value_BT * rows.trains_BT
         ratio_B = ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
         ratio_BT = ratios.token_ratio(logprob_BT.detach(), rows.old_logprob_BT)
 
         def share(is_counted_BT: Tensor) -> Tensor:
             return ratios.masked_mean(is_counted_BT.to(logprob_BT.dtype), rows.mask_BT)
 
-        figures = {} if rows.trains_BT is None else {"high_entropy_share": share(rows.trains_BT)}
         return Surrogate(
             value_B=(value_BT * rows.mask_BT).sum(dim=1),
             ratio_B=ratio_B,
@@ -75,5 +72,4 @@ class TokenLevel(Objective):
             ceiling_B=ratio_B.new_full(ratio_B.shape, bounds.ceiling),
             below_share_B=share(ratio_BT < bounds.floor),
             above_share_B=share(ratio_BT > bounds.ceiling),
-            figures=figures,
         )

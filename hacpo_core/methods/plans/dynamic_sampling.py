@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import PlanTask, SampleSpec, State
+from hacpo_core.methods.base import State
+from hacpo_core.methods.plan import PlanTask, SampleSpec
 from hacpo_core.methods.plans.every_problem import EveryProblem
 
 

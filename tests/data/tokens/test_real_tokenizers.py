@@ -42,7 +42,7 @@ def sampled(source: PreTrainedTokenizerBase, texts: Sequence[str], finish_reason
     encoded = source(list(texts), add_special_tokens=False)["input_ids"]
     end = [source.eos_token_id] if finish_reason == "stop" else []
     rollouts = [
-        Rollout("p", "a", number, (), (*ids, *end), (-1.0,) * (len(ids) + len(end)), None, text, finish_reason)
+        Rollout("p", "a", number, (), (*ids, *end), (-1.0,) * (len(ids) + len(end)), text, finish_reason)
         for number, (ids, text) in enumerate(
             zip(encoded, (decode_response(source, ids) for ids in encoded), strict=True)
         )
@@ -53,7 +53,7 @@ def sampled(source: PreTrainedTokenizerBase, texts: Sequence[str], finish_reason
 def spelled(texts: Sequence[str]) -> Responses:
     """Responses with these texts, which no tokenizer has to spell."""
     return responses_of(
-        [Rollout("p", "a", number, (), (1,), (-1.0,), None, text, "length") for number, text in enumerate(texts)]
+        [Rollout("p", "a", number, (), (1,), (-1.0,), text, "length") for number, text in enumerate(texts)]
     )
 
 

@@ -54,7 +54,6 @@ def rollout(text: str, *, token_ids: tuple[int, ...] = (9, 9, 9), finish_reason:
         prompt_ids=(),
         token_ids=token_ids,
         logprobs=(-1.0,) * len(token_ids),
-        old_logprobs=None,
         text=text,
         finish_reason=finish_reason,
     )

@@ -130,7 +130,7 @@ def trained_by(learner: BaseLearner, job: Job) -> Trained:
     ]
     if job.skips_all:
         rows = [[replace(row, advantage=0.0) for row in batch] for batch in rows]
-    steps = [run(learner, rows[start : start + 2], method, measures_cosine=True) for start in range(0, len(rows), 2)]
+    steps = [run(learner, rows[start : start + 2], method) for start in range(0, len(rows), 2)]
     scores = scored(learner, requests())
     learner.refresh_policy()
     state = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}

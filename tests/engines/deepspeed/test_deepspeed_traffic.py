@@ -53,13 +53,13 @@ def host_bytes_a_weight(engine: EngineConfig, *, num_passes: int) -> float:
         patch.setattr(deepspeed, "initialize", lambda **words: made.append(initialize(**words)) or made[0])
         learner = DeepspeedLearner(model, optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=4)
     batch = minibatch(rows()[:num_passes], WIDE)
-    learner.update([batch], WIDE, measures_cosine=False)
+    learner.update([batch], WIDE)
     zero = made[0][0].optimizer
     copies = HostCopies()
     copies.add(iter(zero.accumulated_grads_in_cpu.values()))  # the gradients that lie in host memory
     copies.add(group.grad for group in zero.single_partition_of_fp32_groups)
     with copies:
-        learner.update([batch], WIDE, measures_cosine=False)
+        learner.update([batch], WIDE)
     learner.close()
     return copies.num_bytes / sum(parameter.numel() for parameter in model.parameters())
 
@@ -78,7 +78,7 @@ def reduced_bytes_a_weight(engine: EngineConfig) -> tuple[float, float]:
         with pytest.MonkeyPatch.context() as patch:
             for name in ("all_reduce", "reduce", "reduce_scatter_tensor", "reduce_scatter_fn"):
                 patch.setattr(comm, name, _counted(getattr(comm, name), num_bytes))
-            learner.update([minibatch(rows()[: 2 * num_passes], WIDE)], WIDE, measures_cosine=False)
+            learner.update([minibatch(rows()[: 2 * num_passes], WIDE)], WIDE)
     learner.close()
     num_weights = sum(parameter.numel() for parameter in model.parameters())
     return num_bytes[0] / num_weights, num_bytes[1] / num_weights

@@ -49,7 +49,7 @@ def step_of(engine: EngineConfig) -> torch.Tensor:
     """Change of the fp32 masters by one update, which is proportional to the gradient."""
     learner = learner_of(engine)
     before = {name: p.detach().double() for name, p in learner.policy.named_parameters()}
-    learner.update([minibatch(rows(), WIDE)], WIDE, measures_cosine=False)
+    learner.update([minibatch(rows(), WIDE)], WIDE)
     masters = {key: value for key, value in optimizer_tensors(learner).items() if key.startswith("master.")}
     change = [masters[f"master.{name}"].double() - before[name] for name in sorted(before)]
     learner.close()
@@ -62,14 +62,15 @@ def exact() -> torch.Tensor:
     learner = learner_of(BF16)
     sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in learner.model.named_parameters()}
 
-    def add(value: torch.Tensor) -> None:
+    def add(loss: torch.Tensor) -> None:
         learner.model.zero_grad()
-        (-value).backward()
+        loss.backward()
         for name, parameter in learner.model.named_parameters():
             if parameter.grad is not None:
                 sums[name] += parameter.grad.double()
 
-    learner.run_passes(minibatch(rows(), WIDE), WIDE, 0, learner.head, add)
+    learner.backward = add  # type: ignore[method-assign]
+    learner.passes(minibatch(rows(), WIDE), WIDE, 0)
     gradient = torch.cat([sums[name].flatten() for name in sorted(sums)])
     # AdamW's first step from LINEAR: rate * m / (sqrt(v) + epsilon), with m = g and v = g^2.
     return -LINEAR["learning_rate"] * gradient / (gradient.abs() + LINEAR["epsilon"])

@@ -173,7 +173,7 @@ def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_
         assert events == ["release"]
     monkeypatch.setattr(agent.learner, "update", lambda *_, **__: None)
     events.clear()
-    agent.update([], config.method.objective, version=1, measures_cosine=False, recomputes_own=False)
+    agent.update([], config.method.objective, version=1)
     assert events == ["release"]
 
 

@@ -38,14 +38,12 @@ def test_iterations_train_on_the_rows_of_trl_with_its_ratios_and_end_in_its_log_
     peer = CASE["trl"]
     first_iteration = peer["rows"][: CASE["num_minibatches"]]
     found = learner.update(
-        [minibatch([rows[i] for i in chosen], objective) for chosen in first_iteration],
+        CASE["num_iterations"] * [minibatch([rows[i] for i in chosen], objective) for chosen in first_iteration],
         objective,
-        measures_cosine=False,
-        num_iterations=CASE["num_iterations"],
     )
     ratios: list[list[float]] = [[0.0] * len(chosen) for chosen in peer["rows"]]
-    for m, b, ratio in zip(found.rows.update_B, found.rows.row_B, found.rows.figures["ratio"], strict=True):
-        ratios[m][b] = ratio
+    for m, key, ratio in zip(found.rows.update_B, found.rows.key_B, found.rows.figures["ratio"], strict=True):
+        ratios[m][peer["rows"][m].index(key.sample)] = ratio
     np.testing.assert_allclose(ratios, peer["ratios"], rtol=TOLERANCE)
     expected = [row[: len(ids)] for row, ids in zip(peer["logprob_BT"], CASE["response_ids"], strict=True)]
     for new, before, wanted in zip(scored(learner, requests), old, expected, strict=True):

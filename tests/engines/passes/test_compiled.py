@@ -32,7 +32,7 @@ def trained(engine: EngineConfig) -> tuple[Tensor, Tensor]:
     logits = []
     for seed in range(2):
         batches = [rows_of(num_cross=number, seed=seed, model=small_model(num_layers=2)) for number in (3, 5)]
-        run(learner, batches, HACPO, measures_cosine=True)
+        run(learner, batches, HACPO)
         decoder = ModelDecoder(model)
         ids = torch.tensor([[1, 2, 3]])
         with torch.no_grad():
@@ -77,8 +77,8 @@ def test_deepspeed_trains_compiled_layers(backend: None, stage: int) -> None:
     learner = DeepspeedLearner(model, optimizer=options, engine=engine, temperature=1.0, total_updates=20)
     plain_model = small_model(num_layers=2)
     rows = rows_of(model=plain_model)
-    run(learner, [rows], HACPO, measures_cosine=True)
-    run(learner_of(plain_model, engine=PLAIN, **LINEAR), [rows], HACPO, measures_cosine=True)
+    run(learner, [rows], HACPO)
+    run(learner_of(plain_model, engine=PLAIN, **LINEAR), [rows], HACPO)
     learner.close()
     torch.testing.assert_close(weights(model), weights(plain_model), rtol=0.0, atol=1e-5)
     assert counters["frames"]["ok"] > 0

@@ -13,7 +13,7 @@ from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.learning.learner import BaseLearner
 from hacpo_core.engines.learning.outcomes import UpdateOutcome
 from hacpo_core.engines.learning.torch_learner import TorchLearner
-from hacpo_core.engines.passes.first_ratios import first_log_ratios
+from hacpo_core.engines.passes.first_ratios import log_ratios_by_agent
 from hacpo_core.methods.objectives.self_normalised import SelfNormalised
 from tests.engines.ranks import on_ranks
 from tests.engines.small import Row, cross_row, minibatch, scored, small_model
@@ -48,9 +48,7 @@ EXPECTED = {"1": -1.0 + sum(NOISE[:4]) / 4, "2": 0.5 + sum(NOISE[4:]) / 4}
 def update(
     learner: BaseLearner, batches: Sequence[Sequence[Row]], state: dict[str, list[float]] | None = None
 ) -> UpdateOutcome:
-    return learner.update(
-        [minibatch(rows, SN) for rows in batches], SN, measures_cosine=False, objective_state=state or {}
-    )
+    return learner.update([minibatch(rows, SN) for rows in batches], SN, objective_state=state or {})
 
 
 def test_each_source_has_its_own_center_and_bounds_see_the_ratio_without_it() -> None:
@@ -58,11 +56,11 @@ def test_each_source_has_its_own_center_and_bounds_see_the_ratio_without_it() ->
     outcome = update(learner, [rows])
     assert outcome.log_centers == pytest.approx(EXPECTED, abs=1e-6)
     assert outcome.objective_state == {name: [pytest.approx(mean)] for name, mean in EXPECTED.items()}
-    for row in seen(outcome, [rows]).rows:
+    for row in seen(outcome).rows:
         expected = FACTORS[row.source] + NOISE[row.index] - EXPECTED[str(row.source)]
         assert math.log(row.ratio) == pytest.approx(expected, abs=1e-5)
         assert (row.floor, row.ceiling, row.stopped_share) == (0.5, 1.5, 0.0)
-    plain = learner_of(small_model(), **STEPS).update([minibatch(rows, HACPO)], HACPO, measures_cosine=False)
+    plain = learner_of(small_model(), **STEPS).update([minibatch(rows, HACPO)], HACPO)
     assert plain.rows.figures["stopped_share"].tolist() == [1.0] * 6, (
         "HACPO learns from none of the six rows with an advantage"
     )
@@ -75,7 +73,7 @@ def test_center_is_from_before_the_first_update_and_of_all_mini_batches() -> Non
     outcome = update(learner, [rows[::2], rows[1::2]], {"1": [-3.0, -2.0]})
     assert outcome.log_centers == pytest.approx({"1": (EXPECTED["1"] - 2.0) / 2, "2": EXPECTED["2"]}, abs=1e-6)
     assert (weights(learner.model) - before).abs().max() > 1e-3
-    second = [row for row in seen(outcome, [rows[::2], rows[1::2]]).rows if row.update == 1]
+    second = [row for row in seen(outcome).rows if row.update == 1]
     moved = [
         math.log(row.ratio) + outcome.log_centers[str(row.source)] - FACTORS[row.source] - NOISE[row.index]
         for row in second
@@ -86,7 +84,7 @@ def test_center_is_from_before_the_first_update_and_of_all_mini_batches() -> Non
 def test_row_of_several_mini_batches_counts_once() -> None:
     learner, rows = learner_of(small_model()), distant_rows(small_model())
     batches = [minibatch(part, SN) for part in (rows[:3], rows[1:4], rows[4:])]
-    found = first_log_ratios(batches, learner.logprobs)
+    found = log_ratios_by_agent(batches, learner.logprobs)
     assert {name: len(values) for name, values in found.items()} == {"1": 4, "2": 4}
     assert float(found["1"].mean()) == pytest.approx(EXPECTED["1"], abs=1e-6)
 
@@ -115,7 +113,7 @@ def test_factor_common_to_all_rows_of_a_source_changes_no_weight() -> None:
 def test_far_row_moves_the_mean_by_no_more_than_the_clamp() -> None:
     learner, rows = learner_of(small_model()), distant_rows(small_model())[:1]
     far = [minibatch([replace(rows[0], old_mean_logprob=1e6)], SN)]
-    assert first_log_ratios(far, learner.logprobs)["1"].tolist() == [-10.0]
+    assert log_ratios_by_agent(far, learner.logprobs)["1"].tolist() == [-10.0]
 
 
 def test_step_without_others_rows_has_no_center_and_keeps_the_state() -> None:

@@ -20,7 +20,7 @@ from flows.probe.rows import bounded_ratios, centered, half_floor
 from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.methods.base import RowKind
+from hacpo_core.methods.objective import RowKind
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import RowKey
 from hacpo_core.store.steps import StepStore

@@ -103,9 +103,8 @@ SEARCHES += ("evaluate.during=[]", "evaluate.final=[]")
 def test_searches_and_teachers_in_actors_give_what_they_give_in_one_process(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    words = (*SEARCHES, "old_logprobs=learner")
-    expected = finish(small_plan("distil", *words, runs_dir=tmp_path / "local"))
-    planned = small_plan("distil", *words, *RAY)
+    expected = finish(small_plan("distil", *SEARCHES, runs_dir=tmp_path / "local"))
+    planned = small_plan("distil", *SEARCHES, *RAY)
     assert finish(planned) == expected
     teachers = [
         StepStore(planned.root).read_value(step, f"teach.{agent}", f"taught.{agent}.json")["teacher"]

@@ -1,4 +1,4 @@
-"""An update on an agent: made, or repeated and compared with the committed one.
+"""An agent with the weights of a step, whatever happened to it before: restored, and brought there by replays.
 
 Shapes: N token of one agent's responses.
 """
@@ -6,68 +6,65 @@ Shapes: N token of one agent's responses.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from hacpo_core.columns import Ragged
-from hacpo_core.config.counts import measures_cosine
 from hacpo_core.config.replays import MAX_REPLAYED_STEPS, NEAR_SHARE, expected_distance
 from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
 from hacpo_core.engines.learning.replay import UpdateTrace, compare
 from hacpo_core.errors import ReplayError
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
-from hacpo_core.methods.base import History
+from hacpo_core.methods.build import History
 from hacpo_core.methods.checks import checked_batches, checked_token_advantage
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.placement.checkpoints import latest_checkpoint
-from hacpo_core.store.ledger import UpdateRecord, trained_rows
+from hacpo_core.stopwatch import Stopwatch
 
 _log = logging.getLogger(__name__)
 
 
-def apply_update(experiment: Experiment, placed: PlacedAgent, step: int) -> None:
-    """Update an agent that has the weights before the step, and commit what was measured.
+@contextmanager
+def agent_at(experiment: Experiment, agent: str, version: int) -> Iterator[tuple[PlacedAgent, Stopwatch]]:
+    """An agent with the weights of this version, and a stopwatch of the block, which does not count the way there.
+
+    If necessary, the agent is restored from a checkpoint, and its committed updates are repeated.
+
+    Raises:
+        ReplayError: a repeated update gives different weights, and `checkpoint.accept_divergence` is off.
+    """
+
+    def replay(placed: PlacedAgent, step: int) -> None:
+        objective, minibatches = experiment.method.objective, learner_batches(experiment, step, agent).minibatches
+        objective_state = experiment.state_before(step, f"objective.{agent}")
+        repeated = placed.update(minibatches, objective, version=step, objective_state=objective_state)
+        _judge_replay(experiment, step, agent, repeated.trace)
+
+    with experiment.placement.turn(agent):
+        placed = experiment.placement.agent_at(agent, version, replay=replay)
+        with experiment.stopwatch(agent) as watch:
+            yield placed, watch
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerBatches:
+    """A learner's mini-batches of a step, one per update, their counts, and the builder's next state, encoded."""
+
+    minibatches: list[Minibatch]
+    counts: BatchCounts
+    state: dict[str, object]
+
+
+def learner_batches(experiment: Experiment, step: int, agent: str) -> LearnerBatches:
+    """The mini-batches of a learner's updates of a step.
 
     Raises:
         MethodError: the builder failed or returned invalid mini-batches.
-        ReplayError: the update was committed before and gives other weights now, and `checkpoint.accept_divergence` is
-            off.
     """
-    agent, num_iterations = placed.name, experiment.method.build.num_iterations
-    with experiment.stopwatch(agent) as watch:
-        minibatches, counts, builder_state = _build(experiment, step, agent)
-        update = placed.update(
-            minibatches,
-            experiment.method.objective,
-            version=step,
-            measures_cosine=measures_cosine(experiment.config) and step % experiment.config.diagnostics.every == 0,
-            recomputes_own=experiment.ledger.rollouts(step, agent).value.recomputes_own,
-            num_iterations=num_iterations,
-            objective_state=experiment.state_before(step, f"objective.{agent}"),
-        )
-    if experiment.ledger.has(step, f"update.{agent}"):
-        _judge_replay(experiment, step, agent, update.trace)
-        return
-    # With several iterations, each mini-batch was an update of its own as often.
-    rows = trained_rows(minibatches * num_iterations, update.outcome.rows)
-    outcome, objective = update.outcome, experiment.method.objective
-    record = UpdateRecord(
-        minibatches=outcome.minibatches,
-        rows=rows,
-        trace=update.trace,
-        counts=counts,
-        state=builder_state,
-        objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
-        log_centers=outcome.log_centers,
-        cost=watch.cost(),
-    )
-    experiment.ledger.save_update(step, agent, record)
-
-
-def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatch], BatchCounts, dict[str, object]]:
-    """A learner's mini-batches of a step, their counts, and the builder's next state, encoded."""
     config, builder, tokens = experiment.config, experiment.method.build, experiment.placement.tokenizers[agent]
-    estimator = experiment.method.estimate
-    sources = experiment.sources(agent)
+    estimator, sources = experiment.method.estimate, experiment.sources(agent)
     history = History(
         step=step,
         problem_ids=tuple(problem.id for problem in experiment.problems(step)),
@@ -79,7 +76,6 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatc
         trained_rows=lambda at: experiment.ledger.update(at, agent).rows,
     )
     batches, next_state = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
-    encoded_state = state.encode(next_state, owner=f"method.build ({builder.name})")
 
     def taught(at: int) -> Ragged:
         difference = experiment.ledger.taught(at, agent).difference
@@ -99,8 +95,9 @@ def _build(experiment: Experiment, step: int, agent: str) -> tuple[list[Minibatc
         drops_eos=config.retokenize.eos == "drop",
     )
     limit = config.rollout.max_response_tokens
-    objective = experiment.method.objective
-    return *learner_minibatches(reader, batches, objective, max_response_tokens=limit), encoded_state
+    minibatches, counts = learner_minibatches(reader, batches, experiment.method.objective, max_response_tokens=limit)
+    encoded_state = state.encode(next_state, owner=f"method.build ({builder.name})")
+    return LearnerBatches(minibatches * builder.num_iterations, counts, encoded_state)
 
 
 def _judge_replay(experiment: Experiment, step: int, agent: str, repeated_trace: UpdateTrace) -> None:

@@ -30,7 +30,7 @@ class AgentRewards:
 
 
 @dataclass(frozen=True, slots=True)
-class Rectangle:
+class GroupedRewards:
     """Rewards of all agents: float64, 0 where unscored. `place_R[k]` holds, for each response of agent k, its problem
     and its index among k's responses to that problem.
     """
@@ -48,7 +48,7 @@ class Rectangle:
         return value_R
 
 
-def rectangle(agents: Sequence[AgentRewards], num_problems: int) -> Rectangle:
+def group_rewards(agents: Sequence[AgentRewards], num_problems: int) -> GroupedRewards:
     """Arrange the responses of all agents; an agent's responses to a problem keep their order."""
     places = [_places(agent.problem_R, num_problems) for agent in agents]
     num_G = max((int(place_R.max(initial=0)) + 1 for place_R in places), default=1)
@@ -61,7 +61,7 @@ def rectangle(agents: Sequence[AgentRewards], num_problems: int) -> Rectangle:
         shaped_PAG[agent.problem_R, k, place_R] = np.where(is_scored_R, agent.shaped_R, 0.0)
         is_scored_PAG[agent.problem_R, k, place_R] = is_scored_R
         counts_PAG[agent.problem_R, k, place_R] = is_scored_R & agent.counts_R
-    return Rectangle(
+    return GroupedRewards(
         reward_PAG=torch.from_numpy(reward_PAG),
         shaped_PAG=torch.from_numpy(shaped_PAG),
         is_scored_PAG=torch.from_numpy(is_scored_PAG),

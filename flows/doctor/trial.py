@@ -19,10 +19,10 @@ from flows.planning.plans import plan
 from flows.runs.opening import open_experiment
 from hacpo_core.algorithm import train_step
 from hacpo_core.experiment import Experiment
-from hacpo_core.methods.base import SampleSpec
+from hacpo_core.methods.plan import SampleSpec
+from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.phases.health_rules import sampler_limit
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.phases.with_agent import with_agent
 from hacpo_core.records import Problem
 from hacpo_core.responses import Responses
 
@@ -58,7 +58,8 @@ def try_step(hardware: str = "cpu", *overrides: str) -> str:
             train_step(experiment, 1, DirectRunner())
             _, after = _difference(experiment, version=1)
             (agent,) = experiment.agents
-            scores, _ = with_agent(experiment, agent, 1, lambda placed: placed.score(responses))
+            with agent_at(experiment, agent, 1) as (placed, _):
+                scores = placed.score(responses)
             engine = experiment.config.engine
     if np.allclose(scores.value_N, responses.logprobs.value_N, atol=sampler_limit(engine.dtype)):
         raise RuntimeError("the update changed nothing: expected other log-probabilities after it than before")
@@ -78,8 +79,7 @@ def _difference(experiment: Experiment, *, version: int) -> tuple[Responses, flo
     """What the only agent samples with these weights, and the mean |sampler - learner| log-probability, nats."""
     (agent,), limits = experiment.agents, experiment.config.rollout.limits
     specs = [SampleSpec(problem, sample, limits) for problem in experiment.problems(1) for sample in range(4)]
-    responses, _ = with_agent(
-        experiment, agent, version, lambda placed: placed.sample(specs, step=version + 1, purpose="rollout")
-    )
-    scores, _ = with_agent(experiment, agent, version, lambda placed: placed.score(responses))
+    with agent_at(experiment, agent, version) as (placed, _):
+        responses = placed.sample(specs, step=version + 1, purpose="rollout")
+        scores = placed.score(responses)
     return responses, float(np.abs(scores.value_N - responses.logprobs.value_N).mean())

@@ -5,9 +5,8 @@ bfloat16, 4 more for the master weight and 4 for its gradient. DeepSpeed always 
 in bfloat16 at stages 1 and 2, it makes one more copy in bfloat16. ZeRO shards over the ranks: optimizer states and the
 copies for the step from stage 1, gradients from stage 2, weights from stage 3, where each rank also keeps a whole copy
 of the weights. With `engine.grad_dtype: float32`, accumulated gradients take 4 bytes. The backward pass of the output
-embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed, the cosine of two gradients needs
-two whole gradients per rank, at stages 0 to 2; with its optimizer offloaded, it keeps a buffer for the largest
-gradient. Each process has a CUDA context; a learner after an update and an engine that sleeps hold memory of their own.
+embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed's optimizer
+offloaded, it keeps a buffer for the largest gradient. Each process has a CUDA context; a learner after an update and an engine that sleeps hold memory of their own.
 """
 
 from __future__ import annotations
@@ -239,11 +238,6 @@ def _activation_bytes(shape: ModelShape, width: int, num_recomputed: int, places
     """
     num_saved = max(shape.num_layers - num_recomputed, 1)
     return num_saved * _layer_bytes(shape, width, places) + num_recomputed * width * shape.hidden_size
-
-
-def _scoring_bytes(shape: ModelShape, width: int, places: float) -> float:
-    """Bytes per token of a pass without gradients: one layer's tensors and its input."""
-    return _layer_bytes(shape, width, places) + width * shape.hidden_size
 
 
 def _layer_bytes(shape: ModelShape, width: int, places: float) -> float:

@@ -184,7 +184,7 @@ def test_memory_is_a_copy_and_the_cache_over_its_gpus_or_the_share_it_asks_for()
 
 
 def test_copy_for_another_process_takes_host_memory() -> None:
-    words = ("engine.learner=torch", "engine.offloads=true", "engine.grad_dtype=same", "diagnostics.every=0")
+    words = ("engine.learner=torch", "engine.offloads=true", "engine.grad_dtype=same")
     here, other = config_of(*words), config_of(*words, OWN)
     shapes = dict.fromkeys(here.pair.agents, BILLION)
     assert host_gib(here, shapes) == 28.0, "masters and moments 12, weights 2, of two agents"

@@ -58,7 +58,6 @@ def metrics_of(agents: Sequence[str], step: int) -> dict[str, Any]:
             "update/cross_objective": 0.02,
             "update/skipped_share": 0.2,
             "update/entropy_nats": 0.1,
-            "update/kl_nats": 0.0,
             "ratio_own/mean": 1.0,
             "clip_own/below_share": 0.0,
             "clip_own/above_share": 0.0,
@@ -68,7 +67,7 @@ def metrics_of(agents: Sequence[str], step: int) -> dict[str, Any]:
                 values[f"capability/ratio_to_{other}"] = 0.9 + 0.1 * place
                 values |= {"ratio_cross/mean": 0.93, "clip_cross/below_share": 0.15, "clip_cross/above_share": 0.4}
         if step % 10 == 0:
-            values["update/gradient_cosine"] = 0.2
+            values["update/kl_nats"] = 0.2
         found[agent] = values
     joint = {"progress/step": float(step), "reward/mean": 0.5, "time/advantage_s": 0.1, "advantage/num_guarded": 4.0}
     return {"timestamp_ms": int(1000 * START), "run": joint, "agents": found}

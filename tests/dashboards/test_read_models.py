@@ -30,12 +30,12 @@ from tests.dashboards.stores import evaluations, touch_later, write_grid, write_
 def test_metric_has_a_line_per_agent_where_it_was_measured(runs_dir: Path) -> None:
     root = runs_dir / "experiments" / write_run(runs_dir, step=20, with_steps=True)
     metrics = CurveReader().read(root, 20)
-    cosine = metric_chart(metrics, "update/gradient_cosine")
-    assert cosine is not None
-    assert [(row.line, row.x, row.value) for row in cosine.table.itertuples()] == [
+    kl = metric_chart(metrics, "update/kl_nats")
+    assert kl is not None
+    assert [(row.line, row.x, row.value) for row in kl.table.itertuples()] == [
         ("qwen", 10, 0.2), ("llama", 10, 0.2), ("qwen", 20, 0.2), ("llama", 20, 0.2),
     ]  # fmt: skip
-    assert cosine.caption == "cosine between the gradients of J_homo and J_hete (Theorem 4.3: positive)"
+    assert kl.caption == "KL to the reference, mean over own rows"
     assert metric_chart(metrics, "update/nothing") is None
     accuracy = accuracy_chart(evaluations(["qwen", "llama"], 20))
     assert accuracy is not None

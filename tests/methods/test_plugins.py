@@ -23,7 +23,7 @@ from hacpo_core.methods.estimate import Advantages, Estimate, Estimator, ScoredS
 from hacpo_core.methods.objective import RowKind
 from hacpo_core.methods.plan import PlanTask, SampleSpec
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.records import RowKey, SamplingLimits
+from hacpo_core.records import RowKey
 from hacpo_core.store.steps import StepStore
 from tests import plugins
 from tests.experiments_outcome import outcome

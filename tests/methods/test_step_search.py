@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +13,13 @@ import pytest
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
-from hacpo_core.errors import ConfigError, MethodError
-from hacpo_core.methods.checks import checked_specs
+from hacpo_core.errors import ConfigError
 from hacpo_core.methods.plan import PlanTask
 from hacpo_core.methods.plans.step_search import PartlySearched
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import Gold, Message, Problem, SamplingLimits, StepSearch
 from hacpo_core.responses import SEARCHED
 from hacpo_core.store.steps import StepStore
-from tests import plugins
 from tests.experiments_outcome import outcome
 from tests.test_resume import run_process
 

@@ -153,9 +153,7 @@ def train_on(num_ranks: int, job: Job) -> list[Trained]:
     return on_ranks(num_ranks, train, job) if num_ranks > 1 else [train(job)]
 
 
-def assert_same_training(
-    found: Trained, expected: Trained, *, tolerance: float = TOLERANCE, cosine_tolerance: float = 1e-5
-) -> None:
+def assert_same_training(found: Trained, expected: Trained, *, tolerance: float = TOLERANCE) -> None:
     """Weights, optimizer, outcomes of updates and rows, and scores."""
     assert (found.weights - expected.weights).abs().max() <= tolerance
     assert found.saved.num_updates == expected.saved.num_updates
@@ -164,11 +162,6 @@ def assert_same_training(
         assert found.saved.optimizer[name].dtype == tensor.dtype
         torch.testing.assert_close(found.saved.optimizer[name], tensor, rtol=0.0, atol=tolerance)
     for ours, theirs in zip(found.outcome.minibatches, expected.outcome.minibatches, strict=True):
-        if found.stage == 3 or theirs.gradient_cosine is None:
-            assert ours.gradient_cosine is None
-        else:
-            assert ours.gradient_cosine is not None
-            assert ours.gradient_cosine == pytest.approx(theirs.gradient_cosine, abs=cosine_tolerance)
         assert vars_of(ours) == pytest.approx(vars_of(theirs), rel=1e-5, abs=tolerance)
     assert [(r.update, r.index, r.source) for r in found.outcome.rows] == [
         (r.update, r.index, r.source) for r in expected.outcome.rows
@@ -180,7 +173,7 @@ def assert_same_training(
 
 
 def vars_of(outcome: Any) -> dict[str, float]:
-    values = {field.name: getattr(outcome, field.name) for field in fields(outcome) if field.name != "gradient_cosine"}
+    values = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
@@ -205,7 +198,6 @@ def test_updates_are_those_of_one_process(num_ranks: int, stage: int) -> None:
         assert found.outcome == ranks[0].outcome
         assert found.scores == ranks[0].scores
     assert (expected.weights - weights(small_model(num_layers=2))).abs().max() > 1e-3
-    assert any(minibatch.gradient_cosine is not None for minibatch in expected.outcome.minibatches)
     assert expected.outcome.minibatches[0].grad_norm > 2 * ADAM["max_grad_norm"]  # type: ignore[operator]
     assert {m.num_skipped for m in expected.outcome.minibatches} == {2}
     assert (ranks[0].num_held < expected.num_held / 10) is (stage == 3)
@@ -240,7 +232,7 @@ def test_gradient_of_two_ranks_is_that_of_one_process(family: str, stage: int) -
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_entropy_terms_of_two_ranks_are_those_of_one_process(stage: int) -> None:
-    terms = {"entropy_coef": 0.1, "entropy_target": 100.0, "top_entropy_share": 0.4}
+    terms = {"entropy_coef": 0.1}
     plain = train(Job(None, method="grpo"))
     expected = train(Job(None, method="grpo", objective=terms))
     assert (expected.weights - plain.weights).abs().max() > 100 * TOLERANCE
@@ -284,7 +276,7 @@ def test_bf16_model_has_fp32_masters_that_are_saved(stage: int, grad_dtype: str)
     job = Job(stage, dtype="bfloat16", grad_dtype=grad_dtype, optimizer={"learning_rate": 1e-5, "weight_decay": 0.5})
     expected, found = train(replace(job, stage=None)), train(job)
     # DeepSpeed's gradients for the cosine are summed in the model's type in any case.
-    assert_same_training(found, expected, cosine_tolerance=1e-4)
+    assert_same_training(found, expected)
     moved = found.saved.optimizer["master.model.embed_tokens.weight"]
     assert not torch.equal(moved, moved.bfloat16().float())
     ranks = on_ranks(2, train, job)

@@ -14,11 +14,10 @@ from tests.flows.planning.test_memory import BILLION, config_of
 @pytest.mark.slow
 def test_host_memory_is_what_is_offloaded_and_what_is_read_while_an_agent_is_loaded() -> None:
     shapes = dict.fromkeys(config_of().pair.agents, BILLION)
-    assert host_gib(config_of("diagnostics.every=0"), shapes) == 40.0, "20 bytes a weight of each of two agents"
-    assert host_gib(config_of(), shapes) == 42.0, "and a gradient of the cosine, of one at a time"
+    assert host_gib(config_of(), shapes) == 40.0, "20 bytes a weight of each of two agents"
     adapters = ("engine.learner=torch", "engine.grad_dtype=same", "engine.offloads=true")
-    assert host_gib(config_of(*adapters), shapes) == 28.0 + 2.0, "masters, moments and weights, and the cosine"
-    adapters += ("engine.lora.rank=1", "diagnostics.every=0")
+    assert host_gib(config_of(*adapters), shapes) == 28.0, "masters, moments and weights"
+    adapters += ("engine.lora.rank=1",)
     merged = host_gib(config_of(*adapters), shapes)
     assert merged == pytest.approx(4.0 + 2.0, abs=0.01), "weights, and those of a checkpoint with its adapters merged"
     eight = compose(

@@ -186,7 +186,7 @@ def test_sampler_that_leaves_the_learner_is_measured_and_moves_no_own_ratio(
 ) -> None:
     logprobs_off_by(error, monkeypatch)
     monkeypatch.setattr(TransformersKind, "samples_as_learner", lambda self, engine: False)
-    planned = small_plan("hacpo", "train.num_steps=1")
+    planned = small_plan("hacpo", "train.num_steps=1", "engine.skip_zero_advantage=false")
     run(planned)
     expected = []
     for agent in ("qwen", "llama"):

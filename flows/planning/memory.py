@@ -6,7 +6,8 @@ in bfloat16 at stages 1 and 2, it makes one more copy in bfloat16. ZeRO shards o
 copies for the step from stage 1, gradients from stage 2, weights from stage 3, where each rank also keeps a whole copy
 of the weights. With `engine.grad_dtype: float32`, accumulated gradients take 4 bytes. The backward pass of the output
 embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed's optimizer
-offloaded, it keeps a buffer for the largest gradient. Each process has a CUDA context; a learner after an update and an engine that sleeps hold memory of their own.
+offloaded, it keeps a buffer for the largest gradient. Each process has a CUDA context; a learner after an update and an
+engine that sleeps hold memory of their own.
 """
 
 from __future__ import annotations

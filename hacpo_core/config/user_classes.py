@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import inspect
 from collections.abc import Collection
 from typing import TypeVar
 
@@ -49,42 +48,4 @@ def user_class(field: str, name: str, base: type[_Base], *, shipped: Collection[
     missing_names = ", ".join(sorted(getattr(implementation, "__abstractmethods__", ())))
     if missing_names:
         raise ConfigError(f"{field}: {name} lacks {missing_names}; implement it")
-    _check_signatures(f"{field}: {name}", implementation, base)
     return implementation  # type: ignore[no-any-return]
-
-
-def _check_signatures(context: str, implementation: type, base: type) -> None:
-    """Check that what a user's class overrides can be called, or read, as in `base`.
-
-    Raises:
-        ConfigError: a method takes other arguments, or a method stands in place of a property or a value.
-    """
-    for name in (attribute for attribute in dir(base) if not attribute.startswith("_")):
-        expected, override = inspect.getattr_static(base, name), inspect.getattr_static(implementation, name)
-        if inspect.isfunction(override) and not inspect.isfunction(expected):
-            remedy = "a property; add @property above it" if isinstance(expected, property) else "a value; assign it"
-            raise ConfigError(f"{context}.{name} is a method, expected {remedy}")
-        if not inspect.isfunction(expected) or override is expected:
-            continue
-        if not inspect.isfunction(override):
-            raise ConfigError(
-                f"{context}.{name} is of type {type(override).__name__}, expected a method; define it with def"
-            )
-        base_signature, signature = inspect.signature(expected), inspect.signature(override)
-        keyword_parameters = [
-            parameter for parameter in base_signature.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY
-        ]
-        positional = list(base_signature.parameters)[: len(base_signature.parameters) - len(keyword_parameters)]
-        try:
-            signature.bind(*positional, **{parameter.name: None for parameter in keyword_parameters})
-        except TypeError as error:
-            raise ConfigError(
-                f"{context}.{name} takes {_arguments(signature)}, expected {_arguments(base_signature)}; correct its "
-                "arguments"
-            ) from error
-
-
-def _arguments(signature: inspect.Signature) -> str:
-    """The arguments without annotations and defaults, such as (self, scored, state)."""
-    parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
-    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))

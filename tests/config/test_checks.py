@@ -43,7 +43,7 @@ BAD_FIELDS = {
     "method.plan=foo": r"method.plan \(in .*\): got 'foo', expected a mapping; write method.plan.name=foo",
     "conformance=[paper]": r"conformance: got \['paper'\], expected one of official, original, paper",
     "pair.agents.qwen-tiny.tiny.num_heads=5": r"qwen-tiny.tiny.hidden_size: got \d+, .*set it to a multiple of 10",
-    "pair.agents.qwen-tiny.tiny.num_kv_heads=3": r"tiny.num_kv_heads: got 3, which does not divide num_heads=4",
+    "pair.agents.qwen-tiny.tiny.num_kv_heads=3": r"tiny.num_kv_heads: got 3, set it to a divisor of num_heads=4",
     "nonsense": r"'nonsense': expected section.field=value",
     "pair.name=../../escaped": r"pair.name: got '../../escaped', expected at most 128 letters, digits",
     "method.name=its-own": r"method.name: got 'its-own', expected at most 64 letters, digits",
@@ -373,7 +373,6 @@ BAD_BENCHMARKS = {
     "evaluate.benchmarks.arithmetic_dev.limit=0": r"arithmetic_dev.limit: got 0, expected a value of at least 1",
     "evaluate.benchmarks.arithmetic_dev.file=f": r"file cannot take effect: .*kind is arithmetic",
     "evaluate.benchmarks.arithmetic_dev.num_samples=9": r"num_samples: got 9 with temperature 0",
-    "evaluate.benchmarks.arithmetic_dev.metric=best": r"metric: got best with num_samples 1",
     "evaluate.benchmarks.arithmetic_dev.kind=file": r"arithmetic_dev.file: got none; set it to a JSONL or Parquet",
 }
 

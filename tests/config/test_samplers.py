@@ -78,18 +78,6 @@ class NeverOpens(SamplerKind):
     pass
 
 
-@dataclass(frozen=True)
-class WrongArguments(OwnEngine):
-    def max_sequence(self) -> int | None:  # type: ignore[override]
-        return None
-
-
-@dataclass(frozen=True)
-class MethodForValue(OwnEngine):
-    def shares_weights(self) -> bool:  # type: ignore[override]
-        return False
-
-
 class NoDataclass:
     pass
 
@@ -99,8 +87,6 @@ BAD_SAMPLERS = {
     ("engine.sampler=nowhere:Engine",): "engine.sampler: nowhere:Engine cannot be imported .*on PYTHONPATH",
     (f"{HERE}:NoDataclass",): "is not of class SamplerKind; derive a frozen dataclass from hacpo_core.config.samp",
     (f"{HERE}:NeverOpens",): "engine.sampler: .*NeverOpens lacks open; implement it",
-    (f"{HERE}:WrongArguments",): r"max_sequence takes \(self\), expected \(self, config\); correct its arguments",
-    (f"{HERE}:MethodForValue",): "shares_weights is a method, expected a value; assign it",
     (OWN, f"{OPTION}.num_gpu=1"): rf"{OPTION}.num_gpu \(in the command line\): .*num_gpus",
     (OWN, f"{OPTION}.num_gpus=0"): rf"{OPTION}.num_gpus: got 0, expected a value of at least 1",
     (OWN, f"{OPTION}=3"): rf"{OPTION} \(in the command line\): got 3, expected a mapping",

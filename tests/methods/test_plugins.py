@@ -6,7 +6,7 @@ import random
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.errors import ConfigError, MethodError
 from hacpo_core.methods.checks import errors_of
-from hacpo_core.methods.estimate import Advantages, Estimate, Estimator, ScoredStep
+from hacpo_core.methods.estimate import Advantages, Estimate, ScoredStep
 from hacpo_core.methods.objective import RowKind
 from hacpo_core.methods.plan import PlanTask, SampleSpec
 from hacpo_core.phases.runner import DirectRunner
@@ -235,44 +235,10 @@ def test_class_that_is_no_implementation_is_refused(word: str, message: str, sma
         small_plan("hacpo", word)
 
 
-class TakesNoState(Estimator):
-    def estimate(self, scored):  # type: ignore[no-untyped-def, override]
-        raise AssertionError("not called")
-
-
-@dataclass(frozen=True)
-class WrongArguments(TakesNoState):
-    pass
-
-
-@dataclass(frozen=True)
-class MethodForProperty(plugins.RunningMean):
-    def has_teachers(self) -> bool:  # type: ignore[override]
-        return False
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        (
-            "method.estimate.name=tests.methods.test_plugins:WrongArguments",
-            r"WrongArguments.estimate takes \(self, scored\), expected \(self, scored, state\); correct its arguments",
-        ),
-        (
-            "method.estimate.name=tests.methods.test_plugins:MethodForProperty",
-            "MethodForProperty.has_teachers is a method, expected a property; add @property",
-        ),
-        (
-            "reward.functions=[tests.methods.test_plugins:brief]",
-            r"test_plugins:brief takes \(responses\), expected \(problems, responses\)",
-        ),
-    ],
-)
-def test_class_or_function_with_wrong_arguments_is_refused_before_the_run(
-    word: str, message: str, small_plan: Callable[..., Plan]
-) -> None:
+def test_reward_function_with_wrong_arguments_is_refused_before_the_run(small_plan: Callable[..., Plan]) -> None:
+    message = r"test_plugins:brief takes \(responses\), expected \(problems, responses\)"
     with pytest.raises(ConfigError, match=message):
-        small_plan("hacpo", word)
+        small_plan("hacpo", "reward.functions=[tests.methods.test_plugins:brief]")
 
 
 def brief(responses: list[str]) -> list[float]:

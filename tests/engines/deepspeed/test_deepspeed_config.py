@@ -25,11 +25,11 @@ DEEPSPEED = "engine.learner=deepspeed"
         ([DEEPSPEED, "engine.deepspeed.stage=-1"], r"engine.deepspeed.stage: got -1, expected one of 0, 1, 2, 3"),
         (
             [DEEPSPEED, "engine.deepspeed.stage=2", "engine.deepspeed.offload_parameters=true"],
-            "engine.deepspeed.offload_parameters: got true at stage 2, which keeps all weights on",
+            "engine.deepspeed.offload_parameters: got true with engine.deepspeed.stage=2, which keeps all",
         ),
         (
             [DEEPSPEED, "engine.deepspeed.stage=0", "engine.deepspeed.offload_optimizer=true"],
-            "engine.deepspeed.offload_optimizer: got true at stage 0, which cannot offload the optimizer",
+            "engine.deepspeed.offload_optimizer: got true with engine.deepspeed.stage=0, which cannot",
         ),
     ],
 )

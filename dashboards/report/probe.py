@@ -171,6 +171,7 @@ def _pair_line(pair: PairProbe) -> Mapping[str, str]:
         "pass first": f"{pair.first_share:.1%}",
         "pass last": f"{pair.last_share:.1%}",
         "half pass at floor": "none" if pair.half_floor is None else f"{pair.half_floor:.2f}",
+        "gradient cosine": "none" if pair.gradient_cosine is None else f"{pair.gradient_cosine:.2f}",
         "length drift": f"{pair.length_drift:+.1%}",
         "cut": str(pair.num_truncated),
         "empty": str(pair.num_empty),

@@ -121,6 +121,6 @@ def _remedy_of_stopped_rows(config: ExperimentConfig, pair: PairProbe) -> str:
         ways.append(f"lower method.objective.cross_floor{at_half}")
     elif "method.objective.sequence_low" in acting:
         ways.append("raise method.objective.sequence_low and sequence_high")
-    if not config.method.objective.reads_first_ratios:
+    if config.method.objective.name != "self_normalised":
         ways.append("use method hacpo_sn")
     return ", ".join([*ways, "or choose agents that are more alike"])

@@ -149,7 +149,7 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
     for learner in experiment.agents:
         num_tokens = num_trained = 0
         for source in experiment.sources(learner):
-            minibatch, counts = rows_of(experiment, learner, source, responses, estimate)
+            minibatch, counts = rows_of(experiment, learner, (source,), responses, estimate)
             is_trained_B = np.ones(len(minibatch), bool)
             if config.engine.skip_zero_advantage:
                 is_trained_B = minibatch.advantage_B * minibatch.weight_B != 0
@@ -160,7 +160,8 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
             )
             if source != learner:
                 tell(f"{learner} scores {source}'s responses")
-                pairs.append(pair_probe(experiment, learner, source, minibatch, counts, responses[source]))
+                both, _ = rows_of(experiment, learner, (learner, source), responses, estimate)
+                pairs.append(pair_probe(experiment, learner, source, minibatch, counts, both, responses[source]))
         measurement = measurements[learner]
         agents[learner] = _agent(
             experiment, measurement, problems, (num_trained or num_tokens) / len(measurement.responses)

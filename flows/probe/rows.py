@@ -6,7 +6,7 @@ Shapes: R response, B row, T token, N token of all rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -45,6 +45,8 @@ class PairProbe:
         half_floor: highest floor that half of the rows would pass below the same ceiling; None if no floor is that low.
         length_drift: mean relative change of the length by retokenisation.
         num_truncated, num_empty, num_control_dropped: as in `hacpo_core.data.batches.BatchCounts`.
+        gradient_cosine: between the gradients of J_homo and J_hete on the learner's own rows and these (Theorem 4.3:
+            positive); None if one of them is 0, or no rank has a whole gradient.
     """
 
     learner: str
@@ -61,12 +63,17 @@ class PairProbe:
     num_truncated: int
     num_empty: int
     num_control_dropped: int
+    gradient_cosine: float | None
 
 
 def rows_of(
-    experiment: Experiment, learner: str, source: str, responses: Mapping[str, Responses], estimate: Estimate
+    experiment: Experiment,
+    learner: str,
+    sources: Sequence[str],
+    responses: Mapping[str, Responses],
+    estimate: Estimate,
 ) -> tuple[Minibatch, BatchCounts]:
-    """The rows that a learner would train on of a source's responses, built as in training, and their counts."""
+    """The rows that a learner would train on of some agents' responses, built as in training, and their counts."""
     tokens = experiment.placement.tokenizers
     reader = RowReader(
         learner=learner,
@@ -75,12 +82,15 @@ def rows_of(
         responses=lambda step, agent: responses[agent],
         estimate=lambda step: estimate,
         prompt_ids=lambda name: tokens[learner].prompt_ids(experiment.problem(name)),
-        retokenizers={} if source == learner else {source: experiment.retokenizer(tokens[source], tokens[learner])},
+        retokenizers={
+            source: experiment.retokenizer(tokens[source], tokens[learner]) for source in sources if source != learner
+        },
         eos_ids={agent: tokens[agent].eos_ids for agent in experiment.agents},
         teacher_advantages=None,
         drops_eos=experiment.config.retokenize.eos == "drop",
     )
-    keys, limit = list(responses[source].row_keys()), experiment.config.rollout.max_response_tokens
+    keys = [key for source in sources for key in responses[source].row_keys()]
+    limit = experiment.config.rollout.max_response_tokens
     objective = experiment.method.objective
     (minibatch,), counts = learner_minibatches(reader, [keys], objective, max_response_tokens=limit)
     return minibatch, counts
@@ -92,6 +102,7 @@ def pair_probe(
     source: str,
     minibatch: Minibatch,
     batch_counts: BatchCounts,
+    both: Minibatch,
     sampled: Responses,
 ) -> PairProbe:
     """The rows under the learner's initial weights and the method's bounds."""
@@ -104,7 +115,7 @@ def pair_probe(
     )
     if not len(minibatch):
         nan = math.nan
-        return PairProbe(learner, source, 0, (nan,) * len(QUANTILES), nan, nan, nan, 0.0, 0.0, None, *counts)
+        return PairProbe(learner, source, 0, (nan,) * len(QUANTILES), nan, nan, nan, 0.0, 0.0, None, *counts, None)
     positions = sampled.positions()
     row_responses = replace(
         sampled.take([positions[key] for key in minibatch.keys]),
@@ -115,6 +126,7 @@ def pair_probe(
     )
     with agent_at(experiment, learner, 0) as (placed, _):
         logprobs = placed.score(row_responses)
+        cosine = placed.gradient_cosine(both, objective)
     minibatch = centered(objective, minibatch, logprobs)
     first_ratios = bounded_ratios(objective, minibatch, logprobs, update=0)
     last_ratios = bounded_ratios(objective, minibatch, logprobs, update=max(0, num_minibatches(experiment.config) - 1))
@@ -124,6 +136,7 @@ def pair_probe(
         *(float(first_ratios.floor_B.max()), ceiling, first_ratios.passing_share, last_ratios.passing_share),
         half_floor(first_ratios.ratio_B, ceiling),
         *counts,
+        cosine,
     )
 
 

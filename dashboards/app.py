@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,9 +22,9 @@ from dashboards.pages.login import login_routes
 from dashboards.pages.overview import overview_routes
 from dashboards.pages.run import run_routes
 from dashboards.pages.runs import runs_routes
-from dashboards.pages.samples import problem_context, samples_routes
+from dashboards.pages.samples import samples_routes
 from dashboards.security import Access, Guard
-from dashboards.site import Site, part, version_of
+from dashboards.site import Site
 from flows.service.schedule import Schedule
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -38,7 +36,6 @@ def create_app(
     access: Access | None = None,
     connect: Callable[[], Schedule | None] | None = None,
     mlflow_url: Callable[[], str] = lambda: "",
-    warm: bool = False,
 ) -> FastAPI:
     """Create the dashboard of a runs folder, which need not exist yet.
 
@@ -47,17 +44,11 @@ def create_app(
         access: who may use it; default: loopback host names, no token.
         connect: returns the schedule, None without a server; default: that of the folder's Prefect server.
         mlflow_url: returns the address of MLflow's page, "" if it does not run.
-        warm: read the folder before the first request, and preload data of slow pages in the background.
     """
     site = Site(Runs(runs_dir), Scheduling(connect or connector(runs_dir)), mlflow_url)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if warm:
-            site.scheduling.view()
-            # Takes a second for 1,000 runs; done before the first request.
-            await run_in_threadpool(lambda: [site.runs.status(name) for name in site.runs.names()])
-            threading.Thread(target=_preload, args=(site,), name="warm-up", daemon=True).start()
         yield
         site.scheduling.close()
 
@@ -66,15 +57,6 @@ def create_app(
     routers = (overview_routes, grid_routes, runs_routes, run_routes, compare_routes, samples_routes, login_routes)
     for routes in routers:
         app.include_router(routes(site))
-
-    @app.get("/links")
-    def links(request: Request, seen: str = "") -> Response:
-        links_of_visitor = site.links(request)
-        return part(
-            "links.html",
-            {"links": links_of_visitor, "version": version_of(links_of_visitor), "is_admitted": True},
-            seen,
-        )
 
     app.mount("/static", _Static(packages=[("dashboards", "static")]))
     app.add_middleware(Guard, access=access or Access(LOOPBACK))
@@ -106,14 +88,3 @@ class _Static(StaticFiles):
         response = await super().get_response(path, scope)
         response.headers["cache-control"] = "public, max-age=31536000, immutable"
         return response
-
-
-def _preload(site: Site) -> None:
-    """Compare the newest grid, and read the responses of the newest run."""
-    for record in site.runs.grids()[:1]:
-        site.comparisons.of(record, site.runs.status)
-    progress = {name: site.runs.status(name).progress for name in site.runs.names()}
-    updated_at = {name: run_progress.updated_at for name, run_progress in progress.items() if run_progress is not None}
-    if updated_at:
-        with suppress(UnknownError):
-            problem_context(site, max(updated_at, key=lambda name: updated_at[name]))

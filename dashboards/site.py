@@ -22,7 +22,7 @@ from dashboards.charts import CHART_SCRIPTS
 from dashboards.charts import STATIC as LOOK
 from dashboards.charts.charts import Chart
 from dashboards.charts.pictures import svg
-from dashboards.models.grids.comparison import Comparison
+from dashboards.models.grids.comparison import PairTable
 from dashboards.models.grids.verdicts import GridComparisons
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.runs.curves import CurveReader
@@ -38,8 +38,6 @@ from hacpo_core.files import read_json
 HERE = Path(__file__).parent
 STATIC_FOLDERS = (HERE / "static", LOOK)
 """files that browsers load: the page's own, and those that it shares with reports"""
-_LOOKED_AT = 20
-"""number of runs whose files are searched for the name of MLflow's experiment"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,6 @@ class Site:
     curves: CurveReader = field(default_factory=CurveReader)
     responses: ResponseReader = field(default_factory=ResponseReader)
     comparisons: GridComparisons = field(default_factory=GridComparisons)
-    _mlflow_experiment: str = ""
 
     def message(self, error: Exception) -> str:
         """Text of an error, with paths relative to the runs folder: the page names no folder of this machine."""
@@ -97,14 +94,11 @@ class Site:
 
     def _mlflow_view(self) -> str:
         """Path of MLflow's table of the grids' results, else of its runs; its start page if it has neither."""
-        experiment = self._mlflow_experiment
-        with suppress(StoreError, KeyError, TypeError):
-            experiment = str(read_json(self.runs.runs_dir / STATE_FILE)["experiment"])
-        for name in self.runs.names()[:_LOOKED_AT] if not experiment else ():
+        for folder in (self.runs.runs_dir, *map(self.runs.root, self.runs.names()[:1])):
             with suppress(StoreError, KeyError, TypeError):
-                experiment = self._mlflow_experiment = str(read_json(self.runs.root(name) / STATE_FILE)["experiment"])
-                break
-        return f"/#/experiments/{quote(experiment)}/runs?viewStateShareKey={VIEW_KEY}" if experiment else ""
+                experiment = quote(str(read_json(folder / STATE_FILE)["experiment"]))
+                return f"/#/experiments/{experiment}/runs?viewStateShareKey={VIEW_KEY}"
+        return ""
 
     def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
         """Render a whole page; without log-in it shows no links."""
@@ -202,7 +196,7 @@ def environment() -> Environment:
     return templates
 
 
-def _query(comparison: Comparison | None, agent: str, cost: str, benchmark: str) -> str:
+def _query(comparison: PairTable | None, agent: str, cost: str, benchmark: str) -> str:
     """Address parameters of a comparison."""
     if comparison is None:
         return ""

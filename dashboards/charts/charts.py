@@ -21,7 +21,7 @@ _TABLE = alt.NamedData(name="table")
 """stands for a chart's table, which `Chart.vega_lite` puts in its place"""
 _TICKS = 6
 """about how many numbers are along an axis"""
-_VERDICTS = {
+VERDICTS = {
     "win": ("#00875f", "triangle-right"),
     "tie": ("#767b80", "circle"),
     "loss": ("#c6402f", "triangle-left"),
@@ -157,9 +157,9 @@ def forest(name: str, caption: str, table: pd.DataFrame, *, x: str, facet: str =
         x: label of the axis.
         facet: column with one panel per value; "": one panel.
     """
-    colours, shapes = (list(column) for column in zip(*_VERDICTS.values(), strict=True))
-    hue = alt.Color("verdict:N", title=None, scale=alt.Scale(domain=list(_VERDICTS), range=colours))
-    shape = alt.Shape("verdict:N", title=None, scale=alt.Scale(domain=list(_VERDICTS), range=shapes))
+    colours, shapes = (list(column) for column in zip(*VERDICTS.values(), strict=True))
+    hue = alt.Color("verdict:N", title=None, scale=alt.Scale(domain=list(VERDICTS), range=colours))
+    shape = alt.Shape("verdict:N", title=None, scale=alt.Scale(domain=list(VERDICTS), range=shapes))
     tooltip = [alt.Tooltip("label:N", title="comparison"), alt.Tooltip("note:N", title="result")]
     zero = alt.Chart(_TABLE).mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
     layers = [zero, *_interval_layers("label", list(dict.fromkeys(table["label"])), x, hue, tooltip, shape=shape)]

@@ -11,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.charts.charts import Chart
-from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
+from dashboards.models.grids.comparison import Comparer, PairTable
 from dashboards.models.grids.comparison_charts import (
     COSTS,
     curves_chart,
     results_chart,
     time_label,
-    verdict_chart,
 )
 from dashboards.models.grids.verdicts import GridVerdicts
 from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.report.cells import Variant
+from dashboards.report.compared import TOGETHER, forest
 from dashboards.report.published import AVERAGE
 from dashboards.site import FILE_KINDS, Site, chart_response, part, version_of
 
@@ -35,7 +35,7 @@ class Selection:
     """The comparison that a request selects; all its names exist in the grid."""
 
     comparer: Comparer
-    comparison: Comparison
+    comparison: PairTable
     verdicts: GridVerdicts
     pairs: tuple[str, ...]
     """all pairs of the grid"""
@@ -120,7 +120,7 @@ def _chart(selection: Selection, chart: _Charts, cost: _CostUnit) -> Chart | Non
     if not comparison.columns:
         return None
     if chart == "verdict":
-        return verdict_chart(selection.verdicts, comparison.pair)
+        return forest("verdict", "", [row for row in selection.verdicts.rows if row.pair == comparison.pair])
     if chart == "results":
         return results_chart(comparison, selection.column)
     paper_values, benchmarks = _paper_values(selection), selection.benchmarks

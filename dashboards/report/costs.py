@@ -122,7 +122,7 @@ def gained_for_half(results: Results, benchmarks: Sequence[str]) -> list[str]:
         if ours is None or theirs is None:
             continue
         lead = paired_difference(results, REFERENCE, twice, [(pair, a) for a in results.agents(pair)], benchmarks)
-        lead_text = lead if isinstance(lead, str) else f"{100 * lead.value:+.1f} points (p {p_text(lead.p_value)})"
+        lead_text = lead if isinstance(lead, str) else f"{lead.value:+.1f} points (p {p_text(lead.p_value)})"
         share = number_text(tokens_share(ours, theirs), ".2f")
         lines.append(f"{pair}: HACPO samples {share} times the tokens of GSPO x 2; HACPO − GSPO x 2: {lead_text}.")
     return lines

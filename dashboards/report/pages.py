@@ -16,7 +16,7 @@ from dashboards.charts.pictures import svg
 from dashboards.report.cells import REFERENCE, Results, Run, Variant, read_results
 from dashboards.report.costs import cost_table, gained_for_half, is_on_cpu
 from dashboards.report.curves import training_curves
-from dashboards.report.differences import ALL, ENOUGH_SEEDS, comparisons
+from dashboards.report.differences import ENOUGH_SEEDS, comparisons
 from dashboards.report.document import to_html, to_markdown
 from dashboards.report.published import BENCHMARKS
 from dashboards.report.statistics import NUM_PAIRED_RESAMPLES
@@ -56,7 +56,7 @@ def write_report(grid: GridPlan, folder: Path) -> Report:
     texts[folder / "report.html"] = to_html(grid.config.title, markdown, charts, pictures)
     for path, text in texts.items():
         write_atomically(path, text.encode())
-    joint = [row.sentence for comparison in content["comparisons"] for row in comparison.rows if row.pair == ALL]
+    joint = [row.sentence for comparison in content["comparisons"] for row in comparison.joint_rows]
     return Report(folder / "report.html", tuple(filter(None, joint)))
 
 

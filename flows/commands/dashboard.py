@@ -25,7 +25,7 @@ def dashboard(
 ) -> None:
     """Serve the dashboard of a runs folder, and MLflow's page, until Ctrl-C."""
     try:
-        from dashboards.serve import Options, serve
+        from dashboards.page_server import Options, serve
     except ModuleNotFoundError as error:
         raise ConfigError(f"dashboard: {error.name} is missing; pip install 'hacpo[dashboard]'") from error
 

@@ -144,7 +144,7 @@ def ask_at_rate(
     Returns:
         the answers, and the seconds from when each request was due to the end of its answer.
     """
-    paths = ["/links", "/overview", "/static/app.css", "/runs/table", f"/run/{page.runs[0]}/status", "/grid/small_grid"]
+    paths = ["/overview", "/static/app.css", "/runs/table", f"/run/{page.runs[0]}/status", "/grid/small_grid"]
     found, times = Answers(), list[float]()
 
     async def converse(first: int, begun: float) -> None:

@@ -14,8 +14,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import LOOPBACK, create_app
-from dashboards.models.runs import responses
-from dashboards.models.runs.responses import StepResponses
 from dashboards.security import Access
 from flows.planning.compose import compose
 from flows.records.failures import Failure
@@ -29,7 +27,6 @@ from hacpo_core.errors import ServerError
 from hacpo_core.store.steps import REPLAYS_FILE
 from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
 from tests.dashboards.stores import hold_lock, write_answers, write_grid, write_run
-from tests.waiting import wait_until
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\""
 AGENTS = ("qwen-tiny", "llama-tiny")
@@ -374,15 +371,6 @@ def test_failure_of_a_run_arrives_without_reloading(page: TestClient, runs_dir: 
     assert page.get(poll_of(text, "status")).status_code == 204
 
 
-def test_links_arrive_when_their_pages_do(open_page: Callable[..., TestClient]) -> None:
-    where = [""]
-    page = open_page(mlflow_url=lambda: where[0])
-    poll = poll_of(page.get("/compare").text, "links")
-    assert page.get(poll).status_code == 204
-    where[0] = "http://127.0.0.1:5099"
-    assert 'href="http://127.0.0.1:5099"' in page.get(poll).text
-
-
 def test_notice_and_new_grids_arrive_without_a_changed_cell(
     page: TestClient, runs_dir: Path, schedule: RememberingSchedule
 ) -> None:
@@ -471,13 +459,6 @@ def test_curves_are_of_a_benchmark_that_was_measured_during_training(page: TestC
     assert "accuracy, test" in page.get("/compare/results.svg").text
 
 
-def test_best_is_bold_whichever_it_is(page: TestClient, runs_dir: Path) -> None:
-    write_grid(runs_dir, methods=("hacpo", "gspo"), alone=(), seeds=range(7))  # the second is 0.1 better, in every seed
-    rows = re.findall(r"<tr>.*?</tr>", page.get("/compare?grid=small_grid").text, flags=re.S)
-    bold = [row for row in rows if 'class="best"' in row]
-    assert len(bold) == 3 and all("GSPO" in row for row in bold)
-
-
 def test_comparison_of_what_was_never_evaluated(page: TestClient, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=0, state="missing")
     path = runs_dir / "experiments" / name / "progress.json"
@@ -507,23 +488,6 @@ def test_samples_side_by_side_with_filters(page: TestClient, answered: str) -> N
     assert page.get(f"/samples/{answered}?step=3").status_code == 404
     assert page.get(f"/samples/{answered}?verdict=x").status_code == 422
     assert page.get(f"/samples/{answered}?step=two").status_code == 422
-
-
-def test_start_reads_the_newest_answers_and_a_visitor_not_again(
-    open_page: Callable[..., TestClient], answered: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[tuple[str, int]] = []
-
-    def noted(runs_dir: Path, experiment: str, step: int, benchmark: str, version: int) -> StepResponses:
-        read.append((experiment, step))
-        return inner(runs_dir, experiment, step, benchmark, version)
-
-    inner = responses.read_responses
-    monkeypatch.setattr(responses, "read_responses", noted)
-    with open_page(warm=True) as page:
-        wait_until(lambda: read, limit_s=60)
-        assert "1 of 2" in page.get(f"/samples/{answered}").text
-        assert read == [(answered, 2)]
 
 
 def test_samples_offer_the_next_step_when_it_comes(page: TestClient, runs_dir: Path) -> None:

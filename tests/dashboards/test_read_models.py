@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.charts.pictures import svg
 from dashboards.formats import count, duration, hours
-from dashboards.models.grids.comparison import TOGETHER, Comparer
+from dashboards.models.grids.comparison import Comparer
 from dashboards.models.grids.comparison_charts import curves_chart, results_chart
 from dashboards.models.listing import Runs
 from dashboards.models.runs.curves import (
@@ -23,6 +23,7 @@ from dashboards.models.runs.curves import (
 )
 from dashboards.models.runs.responses import ANY, Filter, group
 from dashboards.models.runs.settings import Setting, differences, read_field_values
+from dashboards.report.compared import TOGETHER
 from flows.records.progress import Spent
 from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run
 

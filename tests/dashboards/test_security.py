@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import LOOPBACK
+from dashboards.page_server import Options, access_of, find_token
 from dashboards.security import CSRF_HEADER, WRONG_TOKEN_S, Access, is_loopback
-from dashboards.serve import Options, access_of, find_token
 from hacpo_core.errors import ConfigError
 from tests.dashboards.conftest import ORIGIN, csrf_headers
 

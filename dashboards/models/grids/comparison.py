@@ -8,36 +8,30 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 from dashboards.models.grids.cells import StatusOf
-from dashboards.models.grids.evaluations import AgentEvaluations, Point, evaluations_of, last_of, path_of
+from dashboards.models.grids.evaluations import AgentEvaluations, CurvePoint, evaluations_of, last_of, path_of
 from dashboards.report.cells import Variant
+from dashboards.report.compared import TOGETHER
 from dashboards.report.published import AVERAGE, BEFORE
-from dashboards.report.statistics import Summary, paired_t, summarize
+from dashboards.report.statistics import Summary, summarize
 from dashboards.report.tables import PaperValues, paper_values_in
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Spent
 
-TOGETHER = "all agents"
-"""the mean over a pair's agents"""
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value over seeds, and the paper's value if there is one.
-
-    `is_best` marks the agent's best method, and those that are not significantly worse (paired t test over seeds).
-    """
+    """A value over seeds, and the paper's value if there is one."""
 
     summary: Summary | None
     paper: float | None
-    is_best: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonLine:
+class PairTableLine:
     """A row of the table: an agent (or all together) and a method. Costs are means over the seeds of complete runs."""
 
     agent: str
@@ -51,7 +45,7 @@ class ComparisonLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairTable:
     """Comparison of all methods on one pair of a grid."""
 
     grid: str
@@ -61,7 +55,7 @@ class Comparison:
     benchmarks: tuple[str, ...]
     columns: tuple[str, ...]
     """benchmarks, and their average if there are several"""
-    lines: tuple[ComparisonLine, ...]
+    lines: tuple[PairTableLine, ...]
     is_alone: bool
     """whether some method trains each agent separately"""
     has_gpu: bool
@@ -103,34 +97,21 @@ class Comparer:
         return [run for run in runs if run is not None] if None not in runs else None
 
     @cached_property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> PairTable:
         """The table: each agent before training and for every method, then all agents together."""
         paper_values = paper_values_in(self._record.table)
         has_several = len(self.benchmarks) > 1
         columns = (*self.benchmarks, *([AVERAGE] if has_several else []))
         groups: list[tuple[str, ...]] = [(agent,) for agent in self._agents]
         groups += [self._agents] if len(self._agents) > 1 else []
-        lines: list[ComparisonLine] = []
+        lines: list[PairTableLine] = []
         for agents in groups:
             lines.append(self._line(Variant(BEFORE), agents, columns, paper_values))
             lines += [self._line(variant, agents, columns, paper_values) for variant in self._variants]
-            best = {column: self._best(agents, self._of_column(column)) for column in columns}
-            lines = [
-                line
-                if line.variant.method == BEFORE or line.agent != _name_of(agents)
-                else replace(
-                    line,
-                    figures=tuple(
-                        replace(figure, is_best=line.variant in best[column])
-                        for column, figure in zip(columns, line.figures, strict=True)
-                    ),
-                )
-                for line in lines
-            ]
         experiments: dict[tuple[str, str, int], set[str]] = {}
         for cell in self._cells:
             experiments.setdefault((cell.method, cell.label, cell.seed), set()).add(cell.experiment)
-        return Comparison(
+        return PairTable(
             grid=self._record.name,
             pair=self._pair,
             agents=self._agents,
@@ -181,26 +162,13 @@ class Comparer:
     def _of_column(self, column: str) -> tuple[str, ...]:
         return self.benchmarks if column == AVERAGE else (column,)
 
-    def _best(self, agents: Sequence[str], benchmarks: Sequence[str]) -> set[Variant]:
-        """The best method, and those that are not significantly worse at 5 %."""
-        values = {v: finals for v in self._variants if (finals := self.finals(v, agents, benchmarks))}
-        if not values:
-            return set()
-        best = max(values, key=lambda variant: statistics.fmean(values[variant].values()))
-        best_variants = {best}
-        for variant, finals in values.items():
-            common = sorted(finals.keys() & values[best].keys())
-            if len(common) > 1 and paired_t([finals[seed] - values[best][seed] for seed in common]).p_value >= 0.05:
-                best_variants.add(variant)
-        return best_variants
-
     def _line(
         self,
         variant: Variant,
         agents: tuple[str, ...],
         columns: Sequence[str],
         paper_values: PaperValues,
-    ) -> ComparisonLine:
+    ) -> PairTableLine:
         name = _name_of(agents)
         is_before = variant.method == BEFORE
         variants = self._variants if is_before else (variant,)
@@ -224,7 +192,7 @@ class Comparer:
             figures.append(Figure(summarize(finite_values) if finite_values else None, paper))
         ends = [[last_of(agent) for agent in team] for team in complete_teams] if not is_before else []
         costs = [Spent.sum(end.spent for end in team_ends if end) for team_ends in ends if None not in team_ends]
-        return ComparisonLine(
+        return PairTableLine(
             agent=name,
             variant=variant,
             figures=tuple(figures),
@@ -235,7 +203,7 @@ class Comparer:
             hours=_mean([spent.seconds / 3600 for spent in costs]),
         )
 
-    def paths(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> dict[int, list[Point]]:
+    def paths(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> dict[int, list[CurvePoint]]:
         """Points of every seed, for those that `curve` averages."""
         runs = {seed: team for seed in self._seeds.get(variant, ()) if (team := self._of(variant, seed, agents))}
         complete_runs = {seed: team for seed, team in runs.items() if all(agent.last is not None for agent in team)}
@@ -253,7 +221,7 @@ class Comparer:
         }
         return max(steps, key=lambda name: len(steps[name]), default="")
 
-    def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> Sequence[Point]:
+    def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> Sequence[CurvePoint]:
         """Training curve: mean accuracy over agents against their summed cost.
 
         Only complete seeds are used; if there are none, all that have started, at the steps that all have evaluated.
@@ -261,7 +229,7 @@ class Comparer:
         """
         return self._curve(variant, tuple(agents), tuple(benchmarks))
 
-    def _curve_of(self, variant: Variant, agents: tuple[str, ...], benchmarks: tuple[str, ...]) -> Sequence[Point]:
+    def _curve_of(self, variant: Variant, agents: tuple[str, ...], benchmarks: tuple[str, ...]) -> Sequence[CurvePoint]:
         runs = [team for seed in self._seeds.get(variant, ()) if (team := self._of(variant, seed, agents))]
         runs = [team for team in runs if all(agent.last is not None for agent in team)] or runs
         paths = [path for path in (path_of(team, benchmarks) for team in runs) if path]
@@ -271,7 +239,7 @@ class Comparer:
             step_points = [path[step] for path in paths]
             summary = summarize([point.value for point in step_points])
             points.append(
-                Point(
+                CurvePoint(
                     step=step,
                     tokens=statistics.fmean(point.tokens for point in step_points),
                     gpu_hours=statistics.fmean(point.gpu_hours for point in step_points),

@@ -10,9 +10,8 @@ import pandas as pd
 from dashboards.charts import charts
 from dashboards.charts.charts import Chart
 from dashboards.charts.palette import Stroke, method_strokes
-from dashboards.models.grids.comparison import TOGETHER, Comparer, Comparison
-from dashboards.models.grids.evaluations import Point
-from dashboards.models.grids.verdicts import GridVerdicts
+from dashboards.models.grids.comparison import Comparer, PairTable
+from dashboards.models.grids.evaluations import CurvePoint
 from dashboards.report.cells import Variant
 
 COSTS = {"tokens": "tokens sampled, all agents shown", "time": "time", "steps": "steps"}
@@ -20,40 +19,18 @@ _TIMES = (("hours", 1.0, 1.5), ("minutes", 60.0, 1.5 / 60), ("seconds", 3600.0, 
 """units of time, how many an hour has, and from how many hours on a chart uses them"""
 
 
-def time_label(comparison: Comparison) -> str:
+def time_label(comparison: PairTable) -> str:
     """What the times of a comparison are."""
     return "GPU time" if comparison.has_gpu else "time of phases (no GPU was used)"
 
 
-def strokes_of(comparison: Comparison) -> dict[str, Stroke]:
+def strokes_of(comparison: PairTable) -> dict[str, Stroke]:
     """Colour and dashes of each method."""
     return method_strokes(variant.title for variant in comparison.variants)
 
 
-def verdict_chart(verdicts: GridVerdicts, pair: str) -> Chart | None:
-    """Differences of the method of interest from each other method, a panel per agent and one for all."""
-    pair_verdicts = [verdict for verdict in verdicts.rows if verdict.pair == pair]
-    rows = [
-        {
-            "agent": verdict.agent,
-            "label": f"{verdict.ours.title} − {verdict.theirs.title}",
-            "value": verdict.difference.value,
-            "low": verdict.difference.low,
-            "high": verdict.difference.high,
-            "verdict": verdict.word,
-            "p_holm": verdict.corrected_p,
-            "seeds": verdict.difference.num_seeds,
-            "note": f"{verdict.word}: {verdict.text}",
-        }
-        for verdict in sorted(pair_verdicts, key=lambda verdict: verdict.agent != TOGETHER)
-    ]
-    if not rows:
-        return None
-    return charts.forest("verdict", "", pd.DataFrame(rows), x="difference, points", facet="agent")
-
-
 def curves_chart(
-    comparer: Comparer, comparison: Comparison, agents: Sequence[str], benchmarks: Sequence[str], cost: str,
+    comparer: Comparer, comparison: PairTable, agents: Sequence[str], benchmarks: Sequence[str], cost: str,
     paper_values: Mapping[Variant, float],
 ) -> Chart | None:  # fmt: skip
     """Accuracy against cost: mean over seeds with its interval, each seed, and the paper's values at the end."""
@@ -79,7 +56,7 @@ def curves_chart(
 
 
 def _rows(
-    variant: Variant, kind: str, seed: str, points: Iterable[Point], cost: str, comparison: Comparison
+    variant: Variant, kind: str, seed: str, points: Iterable[CurvePoint], cost: str, comparison: PairTable
 ) -> list[dict[str, object]]:
     hours = "gpu_hours" if comparison.has_gpu else "hours"
     field = {"tokens": "tokens", "time": hours, "steps": "step"}[cost]
@@ -98,7 +75,7 @@ def _rows(
     ]
 
 
-def results_chart(comparison: Comparison, column: int) -> Chart | None:
+def results_chart(comparison: PairTable, column: int) -> Chart | None:
     """Accuracy after training by agent and method, with the paper's values."""
     rows = [
         {

@@ -13,7 +13,7 @@ from flows.records.progress import Evaluation, Spent
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """A point of a training curve, mean over seeds; `half_width` is of the 95 % interval, nan with one seed."""
 
     step: int
@@ -54,7 +54,7 @@ def evaluations_of(cell: GridCell, status_of: StatusOf) -> AgentEvaluations:
     return AgentEvaluations(evaluations, status.progress.num_steps if status.state == "done" else None)
 
 
-def path_of(team: Sequence[AgentEvaluations], benchmarks: Sequence[str]) -> dict[int, Point]:
+def path_of(team: Sequence[AgentEvaluations], benchmarks: Sequence[str]) -> dict[int, CurvePoint]:
     """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
     tables = [_by_step(agent) for agent in team]
     points = {}
@@ -69,7 +69,7 @@ def path_of(team: Sequence[AgentEvaluations], benchmarks: Sequence[str]) -> dict
         if math.isnan(value):
             continue
         spent = Spent.sum(next(iter(agent_evaluations.values())).spent for agent_evaluations in evaluations_of_agents)
-        points[step] = Point(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
+        points[step] = CurvePoint(step, spent.tokens, spent.gpu_s / 3600, spent.seconds / 3600, value, math.nan)
     return points
 
 

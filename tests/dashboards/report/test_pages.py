@@ -97,7 +97,7 @@ def price(text: str, method: str) -> list[str]:
 
 def lead(text: str, theirs: str, *place: str) -> list[str]:
     """The figures of HACPO against another method, for a pair and an agent or over all agents."""
-    return row(section(text, "Differences"), f"HACPO − {theirs}", *(place or ("all agents", "")))
+    return row(section(text, "Differences"), f"HACPO − {theirs}", *(place or ("", "all agents")))
 
 
 def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
@@ -112,11 +112,11 @@ def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> Non
     results = read_results(grid)
     found = paired_difference(results, REFERENCE, Variant("gspo_x2"), [("tiny", "qwen-tiny")], [TEST])
     assert isinstance(found, Difference)
-    assert (found.value, found.num_seeds, found.num_problems) == (0.25, 1, 4)
+    assert (found.value, found.num_seeds, found.num_problems) == (25.0, 1, 4)
     # qwen: problem 2 won; llama: problem 2 won, problem 3 lost. Both together: (0 + 1 + 0 + 0 - 0 ...) / 8.
     both = paired_difference(results, REFERENCE, Variant("gspo_x2"), results.places, [TEST])
     assert isinstance(both, Difference)
-    assert both.value == pytest.approx(0.125)
+    assert both.value == pytest.approx(12.5)
     assert lead(text_of(grid), "GSPO x 2")[0] == "+12.5"
 
 

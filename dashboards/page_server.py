@@ -75,7 +75,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
     port = listening.getsockname()[1]
     url = f"http://{'127.0.0.1' if options.host in ('0.0.0.0', '') else _in_url(options.host)}:{port}"
     mlflow = MlflowPage(runs_dir, Record(record.path.parent, "mlflow-page"))
-    app = create_app(runs_dir, access=access_of(options, token), mlflow_url=lambda: mlflow.url, warm=True)
+    app = create_app(runs_dir, access=access_of(options, token), mlflow_url=lambda: mlflow.url)
     settings = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, proxy_headers=False, ws="none",
         timeout_graceful_shutdown=2,

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from dashboards.mlflow_page import MlflowPage
-from dashboards.serve import DASHBOARD_PORT, listen, start_prefect
+from dashboards.page_server import DASHBOARD_PORT, listen, start_prefect
 from flows.service.processes import Record, find_process
 from flows.service.server import PrefectServer
 from hacpo_core.errors import ConfigError
@@ -169,7 +169,8 @@ def test_log_in_of_a_teams_server_is_said_as_such(
     runs_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HACPO_PREFECT_URL", "http://prefect.example:4200")
-    monkeypatch.setattr("dashboards.serve.ensure_server", lambda _: PrefectServer("http://prefect.example:4200", ""))
+    server = PrefectServer("http://prefect.example:4200", "")
+    monkeypatch.setattr("dashboards.page_server.ensure_server", lambda _: server)
     start_prefect(runs_dir)
     assert "PREFECT_API_AUTH_STRING" in capsys.readouterr().out
 
@@ -181,7 +182,7 @@ def free() -> int:
 
 
 def test_one_process_holds_the_folder(runs_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dashboards.serve import Options, serve
+    from dashboards.page_server import Options, serve
     from flows.service.processes import only_one
 
     home = runs_dir / "prefect"

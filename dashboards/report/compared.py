@@ -1,0 +1,128 @@
+"""Two methods compared: the rows that the pages, the report and their charts show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from dashboards.charts import charts
+from dashboards.charts.charts import Chart
+from dashboards.formats import counted, signed
+from dashboards.report.cells import Variant
+from dashboards.report.statistics import Difference, holm, p_text, verdict_word
+
+TOGETHER = "all agents"
+"""stands for the mean over a pair's agents, or over all agents of all pairs"""
+EVERY_PAIR = ""
+"""stands for all pairs of a grid together"""
+NOT_YET = "not yet"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """Difference of two methods in points (1/100), for a pair (or EVERY_PAIR) and an agent (or TOGETHER).
+
+    `corrected_p` is corrected by Holm over the rows of the same kind: single agents, pairs, or all pairs.
+    """
+
+    ours: Variant
+    theirs: Variant
+    pair: str
+    agent: str
+    difference: Difference | str
+    """or the reason why there is none"""
+    paper: float = math.nan
+    """the paper's lead, in points; nan if it has none"""
+    corrected_p: float = math.nan
+    num_open: int = 0
+    """pairs that have too few seeds yet, of a row over all pairs"""
+
+    @property
+    def title(self) -> str:
+        """Both methods."""
+        return f"{self.ours.title} − {self.theirs.title}"
+
+    @property
+    def word(self) -> str:
+        """Win, tie or loss; ONE_SEED with one seed, and "not yet" with none."""
+        if isinstance(self.difference, str):
+            return NOT_YET
+        return verdict_word(self.difference.value, self.corrected_p, self.difference.num_seeds)
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the interval is known; a file of an evaluation may lack the error of one seed."""
+        d = self.difference
+        return isinstance(d, Difference) and (d.num_seeds > 1 or math.isfinite(d.standard_error))
+
+    @property
+    def so_far(self) -> str:
+        """What a row over all pairs lacks; "" if it lacks none."""
+        return f", {counted(self.num_open, 'pair')} to come" if self.num_open else ""
+
+    @property
+    def text(self) -> str:
+        """Points, interval (over problems alone with one seed), p-value and seeds; "" without a difference."""
+        d = self.difference
+        if isinstance(d, str):
+            return ""
+        over, p_value = (" over problems", "") if d.num_seeds < 2 else ("", f", p {p_text(self.corrected_p)}")
+        bounds = f"95 % interval{over} {signed(d.low)} to {signed(d.high)}" if self.has_interval else "interval unknown"
+        return f"{signed(d.value)} points, {bounds}{p_value}, {counted(d.num_seeds, 'seed')}{self.so_far}"
+
+    @property
+    def sentence(self) -> str:
+        """Who is ahead of whom, by how much, and whether that is more than noise; "" without a difference."""
+        d = self.difference
+        if isinstance(d, str):
+            return ""
+        interval = f"{signed(d.low)} to {signed(d.high)}"
+        if d.num_seeds < 2 and not d.standard_error > 0:
+            basis, noise = "one seed, the same difference on every problem", "how much of it is noise is unknown"
+        elif d.num_seeds < 2:
+            basis = f"95 % interval over problems {interval}, one seed"
+            noise = "no more than noise" if d.low <= 0 <= d.high else "more than the noise of problems, seeds aside"
+        else:
+            basis = f"95 % interval {interval}, p {p_text(self.corrected_p)} after Holm, {d.num_seeds} seeds"
+            noise = "no more than noise" if self.word == "tie" else "more than noise"
+        distance = f"{abs(d.value):.1f}"
+        where = "level with" if distance == "0.0" else f"{distance} points {'ahead of' if d.value > 0 else 'behind'}"
+        return f"{self.ours.title} is {where} {self.theirs.title} ({basis}): {noise}"
+
+
+def holm_corrected(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
+    """The rows with p-values corrected by Holm's procedure, apart for single agents, pairs, and all pairs."""
+    kinds: dict[tuple[bool, bool], dict[int, float]] = {}
+    for number, row in enumerate(rows):
+        if isinstance(row.difference, Difference) and not math.isnan(row.difference.p_value):
+            kind = kinds.setdefault((row.pair == EVERY_PAIR, row.agent == TOGETHER), {})
+            kind[number] = row.difference.p_value
+    corrected: dict[int, float] = {}
+    for p_values in kinds.values():
+        corrected |= zip(p_values, holm(list(p_values.values())), strict=True)
+    return [replace(row, corrected_p=corrected.get(number, math.nan)) for number, row in enumerate(rows)]
+
+
+def forest(name: str, caption: str, rows: Iterable[ComparedRow]) -> Chart | None:
+    """The differences with their intervals, a panel per agent and one for all; None without any."""
+    shown = [row for row in rows if isinstance(row.difference, Difference)]
+    has_pairs = len({row.pair for row in shown if row.pair != EVERY_PAIR}) > 1
+    values = [
+        {
+            "agent": f"{row.agent} ({row.pair})" if has_pairs and row.pair != EVERY_PAIR else row.agent,
+            "label": row.title,
+            "value": row.difference.value,
+            "low": row.difference.low,
+            "high": row.difference.high,
+            "verdict": row.word,
+            "p_holm": row.corrected_p,
+            "seeds": row.difference.num_seeds,
+            "note": f"{row.word}: {row.text}",
+        }
+        for row in sorted(shown, key=lambda row: row.agent != TOGETHER)
+        if isinstance(row.difference, Difference)
+    ]
+    return charts.forest(name, caption, pd.DataFrame(values), x="difference, points", facet="agent") if values else None

@@ -22,7 +22,6 @@ from flows.commands import (
     doctor,
     evaluate,
     export,
-    extend,
     grid,
     list_runs,
     probe,
@@ -69,7 +68,7 @@ for command in (
         probe.probe,
         train.train,
         train.resume,
-        extend.extend,
+        train.extend,
         grid.demo,
         grid.grid,
         worker.worker,
@@ -140,8 +139,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # into which typer turns Ctrl-C
             commits = {"train", "resume", "extend", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
-            is_resumable = commits and not any(argument.startswith("--with") for argument in sys.argv)  # lm-eval is not
-            hint = "; the same command resumes from the last committed phase" if is_resumable else ""
+            hint = "; the same command resumes from the last committed phase" if commits else ""
             print(f"hacpo: interrupted{hint}", file=sys.stderr)
         raise
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.commands.options import AsJson, ExperimentId, RunsDir
+from flows.commands.options import ExperimentId, RunsDir
 from hacpo_core.errors import ConfigError
 
 
@@ -20,13 +19,10 @@ def export(
     best: Annotated[
         bool, typer.Option("--best", help="the best step by checkpoint.keep_best, in place of --step")
     ] = False,
-    push: Annotated[str | None, typer.Option(help="also upload it to this hub repository, owner/model")] = None,
     runs_dir: RunsDir = Path("runs"),
-    as_json: AsJson = False,
 ) -> None:
     """Export an agent from a checkpoint as a Hugging Face folder with a model card; the model is not loaded."""
     from flows.exports.export import best_step, export_agent
-    from flows.exports.export import push as push_folder
     from flows.planning.plans import find_plan
 
     plan = find_plan(runs_dir, experiment)
@@ -35,11 +31,4 @@ def export(
             raise ConfigError("--best: chooses the step; leave out --step")
         step = best_step(plan, agent)
     model = export_agent(plan, agent, folder, step=step)
-    address = None if push is None else push_folder(model.folder, push)
-    if as_json:
-        values = {"folder": str(model.folder), "id": model.experiment, "agent": agent, "step": model.step}
-        print(json.dumps({**values, "weights": model.digest, "pushed": address}))
-        return
     print(f"{agent} of {model.experiment} after step {model.step}: {model.folder}")
-    if address is not None:
-        print(f"pushed: {address}")

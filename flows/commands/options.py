@@ -8,16 +8,12 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hacpo_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from flows.records.watcher import Watcher
 
 EXIT_RUN = 3
 """exit code if a run failed"""
@@ -73,12 +69,6 @@ def as_override(option: str, field: str, value: object, overrides: Sequence[str]
     if any(override.startswith(f"{field}=") for override in overrides):
         raise ConfigError(f"{option}: {field} is given too, which means the same; remove one of them")
     return [*overrides, f"{field}={value}"]
-
-
-def watcher_of(title: str, *, as_json: bool) -> AbstractContextManager[Watcher]:
-    from flows.runs.display import JsonWatcher, TerminalWatcher
-
-    return nullcontext(JsonWatcher()) if as_json else TerminalWatcher(title)
 
 
 def stay_offline() -> None:

@@ -123,7 +123,7 @@ def _show_results(
 
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
-    sync_grid(record_of(grid), runs_dir, report.page)
+    sync_grid(record_of(grid), runs_dir)
     if as_json:
         result = {"table": rows, "failed": reasons, "report": str(report.page), "comparisons": report.sentences}
         print(json.dumps({"grid": grid.name, **result}))

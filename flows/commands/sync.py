@@ -26,7 +26,7 @@ def sync(
     for line in sync_experiments(runs_dir, experiments or []):
         print(line, flush=True)
     for record in [] if experiments else read_grids(runs_dir):
-        num_sent = sync_grid(record, runs_dir, runs_dir / "reports" / record.name / "report.html")
+        num_sent = sync_grid(record, runs_dir)
         if num_sent:
             print(f"grid {record.name}: {num_sent} values sent to MLflow")
     if unsent_experiments(runs_dir):

@@ -1,4 +1,4 @@
-"""`hacpo train` and `hacpo resume`."""
+"""`hacpo train`, `hacpo resume` and `hacpo extend`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from flows.commands.options import (
     Pair,
     RunsDir,
     as_override,
-    watcher_of,
 )
 
 
@@ -37,24 +36,9 @@ def train(
 
     all_overrides = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
     train_plan = plan(compose(pair, method, hardware=hardware, overrides=all_overrides))
-    if not train_plan.root.is_dir():
-        _print_extendable_run(train_plan)
     if experiment_status(train_plan.root).state != "done":  # what a complete one was trained with stays recorded
         save_plan(train_plan)
     train_planned(train_plan, as_json=as_json)
-
-
-def _print_extendable_run(longer: Any) -> None:
-    """Print which complete run could be extended instead, if there is one."""
-    from flows.runs.extend import shorter_run, why_not_extended
-
-    shorter, num_steps = shorter_run(longer), longer.config.train.num_steps
-    if shorter is not None and why_not_extended(shorter, num_steps) is None:
-        print(
-            f"{longer.id} begins with step 1; `hacpo extend {shorter.id} --steps {num_steps}` would continue the run "
-            f"of {shorter.config.train.num_steps} steps",
-            file=sys.stderr,
-        )
 
 
 def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: AsJson = False) -> None:
@@ -67,10 +51,26 @@ def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs"), as_json: 
     train_planned(saved_plan, as_json=as_json)
 
 
+def extend(
+    experiment: ExperimentId,
+    steps: Annotated[int, typer.Option(min=1, help="number of steps of the whole run")],
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Continue a complete run to more steps, as an experiment with an id of its own; the first one stays as it is."""
+    from flows.planning.plans import find_plan
+    from flows.runs.extend import extend as extend_run
+
+    shorter = find_plan(runs_dir, experiment)
+    longer = extend_run(shorter, steps)
+    print(f"{longer.id} continues {shorter.id} from step {shorter.config.train.num_steps}", file=sys.stderr)
+    train_planned(longer, as_json=as_json)
+
+
 def train_planned(train_plan: Any, *, as_json: bool) -> None:
     """Train a planned experiment with the runner that it names, and show its result."""
     from flows.records.mlflow_address import has_unsent
-    from flows.runs.display import format_table
+    from flows.runs.display import TerminalWatcher, format_table
     from flows.runs.experiment import run_experiment
     from flows.runs.results import read_final
     from hacpo_core.evaluation.stopping import why_ended
@@ -79,7 +79,7 @@ def train_planned(train_plan: Any, *, as_json: bool) -> None:
     result = read_final(train_plan)
     is_reused = result is not None
     if result is None:
-        with watcher_of(train_plan.id, as_json=as_json) as watcher:
+        with TerminalWatcher(train_plan.id) as watcher:
             if train_plan.config.runtime.runner == "direct":
                 run_experiment(train_plan, DirectRunner(), watcher)
             else:
@@ -102,7 +102,7 @@ def train_planned(train_plan: Any, *, as_json: bool) -> None:
             for line in sync_experiments(Path(train_plan.config.runtime.runs_dir), [train_plan.id]):
                 print(line, file=sys.stderr)
     if as_json:
-        print(json.dumps({"event": "result", "id": result.id, "table": result.table, "reused": is_reused}))
+        print(json.dumps({"id": result.id, "table": result.table, "reused": is_reused}))
         return
     print(format_table(result.table))
     early_end = why_ended(train_plan.root, train_plan.config)

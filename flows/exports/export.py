@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flows.exports.model_card import model_card
 from flows.planning.plans import Plan
-from hacpo_core.errors import ConfigError, ServerError, StoreError, first_line
+from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.evaluation.best import TEAM, best_steps
 from hacpo_core.files import FULL_DISK, sync
 from hacpo_core.placement.checkpoints import SavedModel, checkpoint_steps, saved_model
@@ -130,31 +130,3 @@ def copy_checked(source: Path, target: Path, *, digest: str) -> None:
             "written; name another checkpoint with --step"
         )
     sync(target)
-
-
-def push(folder: Path, repository: str) -> str:
-    """Upload an exported folder to the hub; a missing repository is created as private.
-
-    Args:
-        folder: written by `export_agent`.
-        repository: hub name, owner/model.
-
-    Returns:
-        URL of the commit.
-
-    Raises:
-        ServerError: no token, an invalid name, or the hub does not answer or refuses; the folder is kept.
-    """
-    import httpx  # importing huggingface_hub takes half a second
-    from huggingface_hub import HfApi
-
-    hub = HfApi()
-    try:
-        hub.create_repo(repository, private=True, exist_ok=True)
-        commit = hub.upload_folder(repo_id=repository, folder_path=folder, commit_message=f"Export {folder.name}")
-    except (OSError, ValueError, httpx.HTTPError) as error:
-        raise ServerError(
-            f"{folder} is written but not pushed to {repository}: {first_line(error).rstrip('.')}; check the network "
-            f"and `hf auth login`, then run `hf upload {repository} {folder}`"
-        ) from error
-    return str(commit.commit_url)

@@ -1,8 +1,8 @@
 """A grid in MLflow: a run for each pair, method and seed, with metrics of the same names for every method.
 
 A method that trains agents alone has an experiment for each of them; here they are one row, beside the row of a method
-that trains them together. So MLflow's own table, charts and comparison put methods side by side. The grid has a run,
-too, with its report. All are in an MLflow experiment of their own.
+that trains them together. So MLflow's own table, charts and comparison put methods side by side, in an MLflow
+experiment of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # importing MLflow takes over a second
     from flows.records.mlflow_store import Batch
 
 _log = logging.getLogger(__name__)
-_KIND = "hacpo.kind"
 MEAN = "mean"
 """first part of the names of metrics that are means over a pair's agents"""
 _COSTS = (
@@ -53,13 +52,8 @@ class _Cell:
     row: dict[str, Any]
 
 
-def sync_grid(record: GridRecord, runs_dir: Path, report: Path) -> int:
-    """Bring MLflow's run of a grid, and a run for each of its complete rows, to what the runs folder holds.
-
-    Args:
-        record: of the grid.
-        runs_dir: folder of all runs.
-        report: the grid's HTML page, an artifact of its run.
+def sync_grid(record: GridRecord, runs_dir: Path) -> int:
+    """Bring MLflow's runs for the complete rows of a grid to what the runs folder holds.
 
     Returns:
         number of values sent; without a complete row none. That the store is away is a warning.
@@ -79,7 +73,6 @@ def sync_grid(record: GridRecord, runs_dir: Path, report: Path) -> int:
         store.add_columns(
             params=("method", *SYMBOLS),  # name and seed are in the run's name
             metrics=(*(f"{MEAN}/{name}" for name in record.benchmarks), "tokens_sampled", "hours"),
-            search=f"tags.`{_KIND}` = 'row'",
         )
         for cells in rows:
             cell = cells[0].cell
@@ -87,12 +80,8 @@ def sync_grid(record: GridRecord, runs_dir: Path, report: Path) -> int:
             ids = [own.cell.experiment for own in cells]
             key = digest_of([name, *ids])  # rows with different settings have different experiments
             members = [membership("grid", record.name), membership("pair", cell.pair)]
-            tags = {_KIND: "row", **dict.fromkeys(members, "true"), "hacpo.experiments": " ".join(dict.fromkeys(ids))}
+            tags = {**dict.fromkeys(members, "true"), "hacpo.experiments": " ".join(dict.fromkeys(ids))}
             store.write(key, [RunContent(name, "FINISHED", tags, _params(cells), list(_batches(cells)))])
-        tags = {_KIND: "grid", membership("grid", record.name): "true"}
-        file = report if report.is_file() else None
-        content = RunContent(f"grid {record.name}", "FINISHED", tags, {}, file=file)
-        store.write(digest_of(["grid", record.name]), [content])
         return store.num_sent
     except HacpoError as error:
         _log.warning("grid %s: not sent to MLflow: %s; `hacpo sync` sends it later", record.name, first_line(error))

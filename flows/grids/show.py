@@ -18,7 +18,6 @@ from flows.planning.plans import Plan
 from flows.service.experiment_state import STATES, ScheduledRun
 from flows.service.schedule import Schedule
 from flows.service.server import find_server
-from hacpo_core.config.samplers import sampler_of
 from hacpo_core.errors import ServerError
 
 _log = logging.getLogger(__name__)
@@ -35,17 +34,10 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
     """Print the state of each cell, why cells are not done, and the estimated cost of the selected experiments."""
     plans_to_run = grid.experiments(*SELECTED[selection])
     cost = {"to run": estimate(grid, plans_to_run), "whole grid": estimate(grid, grid.experiments())}
-    plans = _plans_by_pair(grid)
-    pairs = {name: estimate(grid, pair_plans) for name, pair_plans in plans.items()}
-    counts = count_experiments(grid)
     if as_json:
         cells = [{**asdict(cell), "root": str(cell.root)} for cell in grid.cells]
         estimates = {name.replace(" ", "_"): asdict(cost_estimate) for name, cost_estimate in cost.items()}
-        pair_estimates = {
-            name: asdict(cost_estimate) | {"memory_shares": _memory_shares(plans[name])}
-            for name, cost_estimate in pairs.items()
-        }
-        values = {"cells": cells, "experiments": counts, "estimates": estimates, "pairs": pair_estimates}
+        values = {"cells": cells, "experiments": count_experiments(grid), "estimates": estimates}
         print(json.dumps({"grid": grid.name, **values}))
         return
     print(grid.config.title)
@@ -54,10 +46,6 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
     print_states(grid)
     for name, cost_estimate in cost.items():
         print(f"{name:<11}{_cost_text(cost_estimate, grid)}")
-    print("by pair (an experiment that several pairs share counts for the first one)")
-    for name, cost_estimate in pairs.items():
-        costs = f"{experiments_text(cost_estimate.experiments)}, {_hours_text(cost_estimate, grid)}"
-        print(f"  {name}: {costs}{_share_text(plans[name])}")
 
 
 def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
@@ -70,17 +58,6 @@ def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
     except ServerError as error:
         _log.warning("queued experiments are shown as missing: %s", error)
         return {}
-
-
-def _plans_by_pair(grid: GridPlan) -> dict[str, list[Plan]]:
-    """The grid's experiments by pair; one that several pairs share is listed for the first of them."""
-    first: dict[str, str] = {}
-    for cell in grid.cells:
-        first.setdefault(cell.experiment, cell.pair)
-    plans: dict[str, list[Plan]] = {cell.pair: [] for cell in grid.cells}
-    for experiment, pair in first.items():
-        plans[pair].append(grid.plans[experiment])
-    return plans
 
 
 def print_states(grid: GridPlan) -> None:
@@ -101,7 +78,10 @@ def count_experiments(grid: GridPlan) -> dict[str, int]:
 def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
     if not cost.experiments:
         return "nothing"
-    rates = grid.config.rates
+    rates, device = grid.config.rates, "GPU" if uses_gpu(list(grid.plans.values())) else "core"
+    hours = "hours unknown"
+    if cost.busy_hours is not None:
+        hours = f"{cost.occupied_hours:,.1f} {device}-hours occupied, {cost.busy_hours:,.1f} of them busy"
     basis = {
         "measured": "as measured in complete experiments",
         "stated": rates.source if rates is not None else "stated",
@@ -111,27 +91,8 @@ def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
         f"{experiments_text(cost.experiments)}, {cost.rollouts:,} rollouts, "
         f"{cost.evaluation_responses:,} evaluation responses, "
         f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, "
-        f"{_hours_text(cost, grid)} ({basis})"
+        f"{hours} ({basis})"
     )
-
-
-def _hours_text(cost: CostEstimate, grid: GridPlan) -> str:
-    if cost.busy_hours is None:
-        return "hours unknown"
-    device = "GPU" if uses_gpu(list(grid.plans.values())) else "core"
-    return f"{cost.occupied_hours:,.1f} {device}-hours occupied, {cost.busy_hours:,.1f} of them busy"
-
-
-def _memory_shares(plans: Sequence[Plan]) -> list[float | str]:
-    """Shares of a GPU that samplers take in these experiments; auto: the models' sizes are unknown."""
-    shares = {sampler_of(plan.config.engine).gpu_share(plan.config.engine) for plan in plans}
-    return sorted((share for share in shares if share is not None), key=str)
-
-
-def _share_text(plans: Sequence[Plan]) -> str:
-    shares = _memory_shares(plans)
-    titles = " or ".join(sorted({sampler_of(plan.config.engine).title for plan in plans}))
-    return f"; {titles} takes {' or '.join(map(str, shares))} of a GPU" if shares and uses_gpu(plans) else ""
 
 
 def uses_gpu(plans: Sequence[Plan]) -> bool:

@@ -14,9 +14,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 from mlflow.entities import Metric, Param, RunTag, ViewType
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
@@ -29,12 +27,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from flows.records.mlflow_address import VIEW_KEY, sqlite_path
 from hacpo_core.config.addresses import has_password, is_server, without_password
 from hacpo_core.errors import TrackingError, first_line
-from hacpo_core.files import sha256_of
 
 _log = logging.getLogger(__name__)
 _MAX_PARAMS, _MAX_VALUES = 100, 1000  # per call
-_KEY, _FILE = "hacpo.key", "hacpo.file"
-"""tags: of runs that belong together, and of a run's artifact, with its digest"""
+_KEY = "hacpo.key"
+"""tag of runs that belong together"""
 NUM_RETRIES = 3
 """retries of a request to a server, after 2, 4 and 8 s"""
 CONNECT_LIMIT_S = 10
@@ -102,21 +99,6 @@ def prepare_store(uri: str) -> None:
         MlflowClient(uri).search_experiments(max_results=1)
 
 
-def _follow_artifacts(uri: str, experiment: str, artifacts: Path) -> None:
-    """Update the absolute artifact paths in a store that was moved together with its artifacts."""
-    existing = MlflowClient(uri).get_experiment_by_name(experiment)
-    old_uri, new_uri = existing.artifact_location if existing is not None else "", artifacts.as_uri()
-    if old_uri in ("", new_uri) or Path(unquote(urlparse(old_uri).path)).is_dir():
-        return
-    _log.info("%s: artifacts moved from %s to %s", uri, old_uri, new_uri)
-    with closing(sqlite3.connect(sqlite_path(uri) or "")) as connection, connection:
-        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
-            connection.execute(
-                f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
-                (new_uri, len(old_uri) + 1, len(old_uri), old_uri),
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Metrics of one step, with a time that never changes; MLflow has all of them if it has the first one's value."""
@@ -138,8 +120,6 @@ class RunContent:
     tags: Mapping[str, str]
     params: Mapping[str, Any]
     batches: Iterable[Batch] = ()
-    file: Path | None = None
-    """artifact"""
 
 
 @dataclass(slots=True)
@@ -160,32 +140,22 @@ class MlflowStore:
     deleted on MLflow's page is restored, with a warning.
     """
 
-    def __init__(self, uri: str, *, experiment: str, artifacts: Path) -> None:
-        """Open, restore or create the experiment.
-
-        Args:
-            uri: tracking URI.
-            experiment: its name.
-            artifacts: folder for artifacts of a new experiment; a tracking server uses its own.
-        """
+    def __init__(self, uri: str, *, experiment: str) -> None:
+        """Open, restore or create the experiment of this name in the store with this URI."""
         self._uri, self._runs = uri, dict[str, dict[str, _Run]]()
         self.num_sent = 0
         """number of metrics' values that were sent"""
         with _in_one_sentence(uri, ImportError, ValueError):  # missing driver, invalid address
             prepare_store(uri)
             self._client = MlflowClient(uri)
-            if sqlite_path(uri) == artifacts.absolute().with_name("mlflow.db"):
-                _follow_artifacts(uri, experiment, artifacts.absolute())
-            self.experiment_id = self._find_experiment(
-                experiment, None if is_server(uri) else artifacts.absolute().as_uri()
-            )
+            self.experiment_id = self._find_experiment(experiment)
             """MLflow's id of the experiment"""
 
-    def _find_experiment(self, name: str, artifacts: str | None) -> str:
+    def _find_experiment(self, name: str) -> str:
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             try:
-                return str(self._client.create_experiment(name, artifact_location=artifacts))
+                return str(self._client.create_experiment(name))
             except MlflowException:  # another process created it in between
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
@@ -239,11 +209,6 @@ class MlflowStore:
             self._client.log_batch(run.id, params=params[start : start + _MAX_PARAMS])
         run.params |= content.params.keys()
         self._set_tags(run, content.tags)
-        if content.file is not None:
-            tag = {f"{_FILE}.{content.file.name}": sha256_of(content.file)}
-            if not tag.items() <= run.tags.items():
-                self._client.log_artifact(run.id, str(content.file))
-                self._set_tags(run, tag)
         waiting: list[Metric] = []
         for batch in content.batches:
             name, value = next(iter(batch.values.items()))
@@ -279,15 +244,8 @@ class MlflowStore:
             run.history[name] = {point.step: point.value for point in points}
         return run.history[name]
 
-    def add_columns(
-        self, *, params: Sequence[str] = (), tags: Sequence[str] = (), metrics: Sequence[str] = (), search: str = ""
-    ) -> None:
-        """Add columns to the view of MLflow's table of runs that VIEW_KEY names in its address.
-
-        Args:
-            params, tags, metrics: names.
-            search: filter of the view, in MLflow's language.
-        """
+    def add_columns(self, *, params: Sequence[str] = (), tags: Sequence[str] = (), metrics: Sequence[str] = ()) -> None:
+        """Add columns to the view of MLflow's table of runs that VIEW_KEY names in its address."""
         tag = f"mlflow.sharedViewState.{VIEW_KEY}"
         with _in_one_sentence(self._uri):
             try:
@@ -297,6 +255,6 @@ class MlflowStore:
                 before, columns = {}, []
             kinds = {"params": params, "tags": tags, "metrics": metrics}
             columns += [f"{kind}.`{name}`" for kind, names in kinds.items() for name in names]
-            view = {**({"searchFilter": search} if search else {}), "selectedColumns": list(dict.fromkeys(columns))}
+            view = {"selectedColumns": list(dict.fromkeys(columns))}
             if view != before:
                 self._client.set_experiment_tag(self.experiment_id, tag, json.dumps(view))

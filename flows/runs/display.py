@@ -1,11 +1,9 @@
-"""Progress output of commands: bars for a terminal, or JSON lines for a program."""
+"""Progress output of commands: bars and tables for a terminal."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 from tqdm import tqdm
@@ -17,44 +15,6 @@ from hacpo_core.phases.health import Finding
 
 if TYPE_CHECKING:  # importing pandas takes half a second
     import pandas as pd
-
-
-class JsonWatcher(Watcher):
-    """Prints one JSON object per line on standard output."""
-
-    def _print(self, event: str, **fields: Any) -> None:
-        print(json.dumps({"event": event, **fields}), flush=True)
-
-    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Print every tenth step."""
-        if step % 10 == 0 or step == num_steps:
-            self._print("warmup", agent=agent, step=step, num_steps=num_steps, loss=loss)
-
-    def stepped(self, progress: Progress) -> None:
-        """Print step, mean reward per agent and time left (s)."""
-        self._print(
-            "step",
-            step=progress.step,
-            num_steps=progress.num_steps,
-            reward=progress.rewards,
-            seconds_left=progress.seconds_left,
-        )
-
-    def evaluated(self, result: EvaluationResult) -> None:
-        """Print the accuracy, and the bits per byte if they are measured."""
-        bits = result.bits_per_byte
-        self._print(
-            "evaluation",
-            step=result.step,
-            benchmark=result.benchmark,
-            agent=result.agent,
-            accuracy=result.value,
-            **({} if bits is None else {"bits_per_byte": bits.value}),
-        )
-
-    def judged(self, finding: Finding) -> None:
-        """Print the finding, with its remedy if it has just begun."""
-        self._print("health", **asdict(finding), remedy=finding.remedy)
 
 
 class TerminalWatcher(Watcher):

@@ -1,30 +1,24 @@
-"""Evaluate the agents of an experiment, fully trained or not, on any benchmark: `hacpo evaluate`."""
+"""Evaluate the agents of an experiment, fully trained or not, on any benchmarks: `hacpo evaluate`."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, List  # noqa: UP035  OmegaConf reads the annotation
+from typing import List  # noqa: UP035  OmegaConf reads the annotation
 
 import pandas as pd
-from prefect import flow
-from prefect.artifacts import create_table_artifact
 
 from flows.planning.compose import benchmark, merged
 from flows.planning.declarations import file_stem, read_declaration
-from flows.planning.plans import Plan, find_plan, load_benchmarks
-from flows.process import configure_process
+from flows.planning.plans import Plan, load_benchmarks
 from flows.records.mlflow_address import mark_unsent
 from flows.records.progress import read_progress
 from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.experiment import evaluate_agents, waited_for
-from flows.runs.flow import run_flow, watched_by, watcher_of_flow
 from flows.runs.opening import open_experiment
-from flows.runs.runner import PrefectRunner
 from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
@@ -123,19 +117,17 @@ def usable_benchmarks(plan: Plan, names: Sequence[str]) -> tuple[list[str], dict
     return [name for name in names if name not in errors], errors
 
 
-def run_evaluation(
-    plan: Plan, step: int | None, runner: Runner, watcher: Watcher | None = None, *, keeps_going: bool = False
-) -> pd.DataFrame:
+def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher | None = None) -> pd.DataFrame:
     """Evaluate every agent on the plan's benchmarks; shards that are already committed are reused.
 
-    Weights of an earlier step are restored from a checkpoint and stored rollouts.
+    Weights of an earlier step are restored from a checkpoint and stored rollouts. A benchmark that fails does not stop
+    the others; the errors are raised after all.
 
     Args:
         plan: with the benchmarks to evaluate on.
         step: training step to evaluate after; 0: before training; None: the last one.
         runner: runs the shards.
         watcher: called with every result.
-        keeps_going: a benchmark that fails does not stop the others; the first error is raised after all.
 
     Returns:
         rows of these evaluations, as in `read_evaluations`.
@@ -149,15 +141,13 @@ def run_evaluation(
     check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
     errors: dict[str, HacpoError] = {}
-    with open_experiment(plan, unusable=errors if keeps_going else None) as (experiment, benchmarks):
+    with open_experiment(plan, unusable=errors) as (experiment, benchmarks):
         with waited_for(experiment, runner):
-            for part in [[name] for name in benchmarks] if keeps_going else [list(benchmarks)]:
+            for name in benchmarks:
                 try:
-                    evaluate_agents(experiment, step, part, benchmarks, runner, watcher.evaluated)
+                    evaluate_agents(experiment, step, [name], benchmarks, runner, watcher.evaluated)
                 except HacpoError as error:
-                    if not keeps_going:
-                        raise
-                    errors[part[0]] = error
+                    errors[name] = error
         if read_progress(plan.root) is not None:  # without training there is no progress file to update
             store, results = experiment.ledger.store, intact_results(plan.root)
             last_measured_step = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
@@ -201,48 +191,3 @@ def check_questions(plan: Plan) -> None:
         phase = result_phase(name, agent)
         if store.is_intact(step, phase) and read_result(store, step, phase).digest != digests[name]:
             raise other_question_error(step, name)
-
-
-@flow(name="evaluate", flow_run_name="{experiment} · evaluate", persist_result=False)
-def evaluate_flow(
-    experiment: str,
-    runs_dir: str,
-    benchmarks: list[str] | None = None,
-    step: int | None = None,
-    keeps_going: bool = False,
-) -> list[dict[str, Any]]:
-    """Evaluate an experiment; each shard is a task.
-
-    Args:
-        experiment: id.
-        runs_dir: folder that contains `experiments/<id>/`.
-        benchmarks: as in `with_benchmarks`; default: the experiment's own.
-        step: training step to evaluate after; default: the last one.
-        keeps_going: as in `run_evaluation`.
-
-    Returns:
-        rows of the evaluations' table.
-    """
-    configure_process()
-    plan = with_benchmarks(find_plan(Path(runs_dir), experiment), benchmarks or [])
-    runner = PrefectRunner(plan)
-    frame = run_evaluation(plan, step, runner, watcher_of_flow.get(), keeps_going=keeps_going)
-    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
-    create_table_artifact(table=rows, key="evaluation", description=f"Evaluations of {plan.id}")
-    return rows
-
-
-def evaluate_with_prefect(
-    plan: Plan, names: Sequence[str], step: int | None, watcher: Watcher, *, keeps_going: bool
-) -> pd.DataFrame:
-    """Run the evaluation flow in this process."""
-    with watched_by(watcher):
-        rows = run_flow(
-            evaluate_flow,
-            experiment=plan.id,
-            runs_dir=plan.config.runtime.runs_dir,
-            benchmarks=list(names),
-            step=step,
-            keeps_going=keeps_going,
-        )
-    return pd.DataFrame(rows)

@@ -8,15 +8,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from flows.planning.compose import load_config
 from flows.planning.plans import Plan, contents_of, plan, save_plan
-from flows.records.files import experiment_ids, experiments_dir
-from flows.records.states import CONFIG_FILE
 from flows.runs.opening import THREADS_FILE
 from flows.runs.results import read_final
-from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.errors import ConfigError, HacpoError
+from hacpo_core.errors import ConfigError
 from hacpo_core.files import make_folder
 from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
@@ -37,7 +33,7 @@ def extend(shorter: Plan, num_steps: int) -> Plan:
     why = why_not_extended(shorter, num_steps)
     if why is not None:
         raise ConfigError(f"{shorter.id}: {why}")
-    longer = plan(_with_steps(shorter.config, num_steps))
+    longer = plan(replace(shorter.config, train=replace(shorter.config.train, num_steps=num_steps)))
     with ExperimentLock(longer.root):
         num_complete = StepStore(longer.root).num_complete()
         if (longer.root / "steps").is_dir() and num_complete < shorter.config.train.num_steps:
@@ -72,28 +68,6 @@ def why_not_extended(shorter: Plan, num_steps: int) -> str | None:
     if experiment_id(config, contents_of(config)) != shorter.id:
         return f"its models, data or code changed since, or it is of another version of hacpo; {anew}"
     return None
-
-
-def shorter_run(longer: Plan) -> Plan | None:
-    """A complete run that differs from this plan only in having fewer steps, the longest of them; None without one."""
-    runs_dir, plans = Path(longer.config.runtime.runs_dir), list[Plan]()
-    beginning = longer.id.rpartition("-")[0]
-    for name in experiment_ids(runs_dir):
-        root = experiments_dir(runs_dir) / name
-        if name == longer.id or name.rpartition("-")[0] != beginning:
-            continue
-        try:
-            num_steps = load_config(root / CONFIG_FILE).train.num_steps
-            config = _with_steps(longer.config, num_steps)
-            if num_steps < longer.config.train.num_steps and experiment_id(config, longer.contents or {}) == name:
-                plans += [Plan(name, config, root)] if read_final(Plan(name, config, root)) is not None else []
-        except HacpoError:  # a damaged one, or one of another version: nothing to continue
-            continue
-    return max(plans, key=lambda plan: plan.config.train.num_steps, default=None)
-
-
-def _with_steps(config: ExperimentConfig, num_steps: int) -> ExperimentConfig:
-    return replace(config, train=replace(config.train, num_steps=num_steps))
 
 
 def _link_all(source: Path, target: Path) -> None:

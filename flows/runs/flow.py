@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from pathlib import Path
@@ -84,11 +82,8 @@ class PrefectWatcher(Watcher):
                 update_progress_artifact(artifact_id=self._artifact, progress=percent, description=text)
 
 
-# Watcher of flows that this process starts; flow runs started by a worker have no display.
-watcher_of_flow: ContextVar[Watcher] = ContextVar("watcher_of_flow", default=Watcher())  # noqa: B039  stateless
-
-# Whether this process took the lock before its flow run was made.
-_has_lock: ContextVar[bool] = ContextVar("has_lock", default=False)
+# Watcher of a command's run, which holds the experiment's lock; None: a worker's run, which has no display.
+_watcher_of_command: ContextVar[Watcher | None] = ContextVar("watcher_of_command", default=None)
 
 
 @flow(name="experiment", flow_run_name="{experiment}", persist_result=False)
@@ -106,13 +101,14 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
         rows of the result table, or a Crashed state.
     """
     configure_process()
-    if not _has_lock.get():  # a worker's run, not a command's
+    own_watcher = _watcher_of_command.get()
+    if own_watcher is None:
         ignore_broken_output()
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan)
     try:
-        watcher = PrefectWatcher(watcher_of_flow.get(), plan.id)
-        result = run_experiment(plan, runner, watcher, has_lock=_has_lock.get())
+        watcher = PrefectWatcher(own_watcher or Watcher(), plan.id)
+        result = run_experiment(plan, runner, watcher, has_lock=own_watcher is not None)
         watcher.end()
         with prefect_errors():
             create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
@@ -134,12 +130,12 @@ def run_with_prefect(plan: Plan, watcher: Watcher | None = None) -> None:
         KeyboardInterrupt: on Ctrl-C, and on SIGTERM.
     """
     runs_dir = str(Path(plan.config.runtime.runs_dir).absolute())
-    with ExperimentLock(plan.root), watched_by(watcher or Watcher()):
-        token = _has_lock.set(True)
+    with ExperimentLock(plan.root):
+        token = _watcher_of_command.set(watcher or Watcher())
         try:
             run_flow(experiment_flow, experiment=plan.id, runs_dir=runs_dir)
         finally:
-            _has_lock.reset(token)
+            _watcher_of_command.reset(token)
 
 
 def run_flow(flow_to_run: Flow[..., Any], **parameters: Any) -> Any:
@@ -167,13 +163,3 @@ def run_flow(flow_to_run: Flow[..., Any], **parameters: Any) -> Any:
 def _is_no_interruption(record: logging.LogRecord) -> bool:
     """Whether a record is anything but Prefect's error about Ctrl-C or SIGTERM, which the command reports itself."""
     return not (record.name.startswith("prefect.") and any(part in record.getMessage() for part in _INTERRUPTIONS))
-
-
-@contextmanager
-def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Send the events of flows that run in the block to this watcher."""
-    token = watcher_of_flow.set(watcher)
-    try:
-        yield
-    finally:
-        watcher_of_flow.reset(token)

@@ -20,7 +20,7 @@ from flows.records.files import experiment_ids, experiments_dir
 from flows.records.gridfile import read_grids
 from flows.records.mlflow_address import STATE_FILE, mark_unsent, read_state, tracking_uri
 from flows.records.progress import read_progress
-from flows.records.states import CONFIG_FILE, experiment_status
+from flows.records.states import experiment_status
 from flows.records.versions import version_tags
 from flows.runs.results import result_values
 from hacpo_core.config import ExperimentConfig
@@ -75,7 +75,7 @@ def open_store(config: ExperimentConfig, uri: str, *, results: bool = False) -> 
     from flows.records.mlflow_store import MlflowStore
 
     name = f"{config.tracking.experiment}-results" if results else config.tracking.experiment
-    return MlflowStore(uri, experiment=name, artifacts=Path(config.runtime.runs_dir) / "mlartifacts")
+    return MlflowStore(uri, experiment=name)
 
 
 def sync_experiment(plan: Plan, store: MlflowStore, *, status: str | None = None, first_step: int = 0) -> None:
@@ -103,7 +103,7 @@ def sync_experiment(plan: Plan, store: MlflowStore, *, status: str | None = None
         store.add_columns(params=("method", "seed"), tags=("pair",), metrics=accuracies)
     params, tags = parameters(config), {"hacpo.experiment": plan.id, **_tags(plan)}
     batches = _batches(plan, first_step)
-    runs = [RunContent(plan.id, status, tags | _findings(plan), params, batches[""], plan.root / CONFIG_FILE)]
+    runs = [RunContent(plan.id, status, tags | _findings(plan), params, batches[""])]
     for agent in config.pair.agents:
         names = {"agent": agent, "hacpo.agent": agent}
         runs.append(RunContent(f"{plan.id}/{agent}", status, tags | names, params, batches[agent]))

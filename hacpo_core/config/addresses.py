@@ -8,7 +8,7 @@ _PASSWORD = re.compile(r"(://[^@/\s]*:)[^@\s]*(@)|([?&](?:password|passwd|sslpas
 
 
 def is_server(uri: str) -> bool:
-    """Whether the address is that of a tracking server, which also stores the artifacts."""
+    """Whether the address is that of a tracking server."""
     return uri.startswith(("http://", "https://"))
 
 

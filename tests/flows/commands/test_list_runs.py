@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -13,15 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.planning.plans import Plan
 from flows.records.failures import record_failure
 from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent
 from flows.records.states import CONFIG_FILE, RESULT_FILE
-from flows.runs.experiment import run_experiment
-from flows.runs.results import read_curves
-from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.errors import EngineError
 from hacpo_core.files import write_json
-from hacpo_core.phases.runner import DirectRunner
 
 
 def run_folder(runs_dir: Path, name: str, step: int, age_s: float, *scores: float) -> Path:
@@ -63,45 +58,6 @@ def test_list_takes_the_beginning_of_an_id_and_prints_json(runs_dir: Path) -> No
         ("p-m-s0-done", 9, {"a": {"gsm8k": 0.5}}),
     ]
     assert "no experiment in" in CliRunner().invoke(app, ["list", "z", "--runs-dir", str(runs_dir)]).stdout
-
-
-@pytest.mark.slow
-def test_metric_is_listed_at_a_step_at_its_end_and_at_its_best(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
-    planned = small_plan("gspo", "train.num_steps=3", "evaluate.during=[]", "evaluate.final=[test]")
-    run_experiment(planned, DirectRunner())
-    curves = read_curves(planned.root, planned.config)
-    rewards = {
-        agent: dict(zip(rows.step, rows.value, strict=True))
-        for agent, rows in curves[curves.metric == "reward/mean"].groupby("agent")
-    }
-
-    def listed(*words: str) -> dict[str, dict[str, float]]:
-        words = ("list", "--runs-dir", str(planned.root.parents[1]), "--json", "--metric", "reward/mean", *words)
-        (row,) = json.loads(CliRunner().invoke(app, list(words)).stdout)
-        found: dict[str, dict[str, float]] = row["reward/mean"]
-        return found
-
-    assert listed("--at", "2") == {agent: {"value": own[2], "step": 2} for agent, own in rewards.items()}
-    assert listed() == {agent: {"value": own[3], "step": 3} for agent, own in rewards.items()}
-    for agent, found in listed("--at", "best").items():
-        assert found["value"] == max(rewards[agent].values()) == rewards[agent][int(found["step"])]
-    shown = ["list", "--runs-dir", str(planned.root.parents[1])]
-    text = CliRunner().invoke(app, [*shown, "--metric", "reward"]).stdout
-    assert f"qwen {rewards['qwen'][3]:.4g} (step 3)" in text
-    accuracy = json.loads(CliRunner().invoke(app, [*shown, "--json", "--metric", "accuracy.test"]).stdout)
-    assert set(accuracy[0]["evaluate/test_accuracy"]) == {"qwen", "llama"}, "as the page names it"
-    for name, at, said in (
-        ("reward/men", "last", "no run has the metric 'reward/men'; did you mean reward/mean?"),
-        ("accuracy", "last", "no run has the metric 'accuracy'; there are "),
-        ("reward/mean", "7", "no run has reward/mean at step 7"),
-    ):
-        assert CliRunner().invoke(app, [*shown, "--metric", name, "--at", at]).stderr.startswith(said)
-
-
-def test_step_without_a_metric_or_of_another_kind_is_refused() -> None:
-    for words, said in ((["--at", "2"], "name one with --metric"), (["--at", "x", "--metric", "m"], "expected a step")):
-        found = CliRunner().invoke(app, ["list", *words])
-        assert isinstance(found.exception, ConfigError) and said in str(found.exception)
 
 
 def test_version_is_the_packages() -> None:

@@ -60,11 +60,6 @@ def grid(tmp_path: Path) -> GridRecord:
     return record_of(trained(tmp_path, "hacpo", qwen_tiny=0.75, llama_tiny=0.5), *alone)
 
 
-def send(grid: GridRecord, runs_dir: Path) -> int:
-    (runs_dir / "report.html").write_text("<h1>Report</h1>", encoding="utf-8")
-    return sync_grid(grid, runs_dir, runs_dir / "report.html")
-
-
 def runs_in(folder: Path) -> tuple[MlflowClient, Mapping[str, Any]]:
     """The client of a runs folder's store, and the runs of the results by name."""
     client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
@@ -75,9 +70,9 @@ def runs_in(folder: Path) -> tuple[MlflowClient, Mapping[str, Any]]:
 
 
 def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRecord, tmp_path: Path) -> None:
-    send(grid, tmp_path)
+    sync_grid(grid, tmp_path)
     client, runs = runs_in(tmp_path)
-    assert set(runs) == {"tiny hacpo seed 0", "tiny gspo seed 0", "grid grid"}
+    assert set(runs) == {"tiny hacpo seed 0", "tiny gspo seed 0"}
     hacpo, gspo = runs["tiny hacpo seed 0"], runs["tiny gspo seed 0"]
     accuracy = {f"qwen-tiny/{TEST}": 0.75, f"llama-tiny/{TEST}": 0.5, f"mean/{TEST}": 0.625}
     costs = {"tokens_sampled": 2000.0, "tokens_trained": 800.0, "hours": 0.02, "gpu_hours": 0.0}
@@ -95,14 +90,13 @@ def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRe
     warm_up = {f"pair.agents.{agent}.warm_up.num_steps": "700" for agent in AGENTS}
     assert hacpo.data.params.items() >= warm_up.items() and gspo.data.params.items() >= warm_up.items()
     for run in (hacpo, gspo):
-        assert run.data.tags.items() >= {"grid.grid": "true", "pair.tiny": "true", "hacpo.kind": "row"}.items()
+        assert run.data.tags.items() >= {"grid.grid": "true", "pair.tiny": "true"}.items()
         assert run.info.status == "FINISHED"
     experiment = client.get_experiment(hacpo.info.experiment_id)
     assert json.loads((tmp_path / "mlflow.json").read_text(encoding="utf-8")) == {
         "experiment": experiment.experiment_id
     }
     view = json.loads(experiment.tags["mlflow.sharedViewState.hacpo"])
-    assert view["searchFilter"] == "tags.`hacpo.kind` = 'row'"
     columns = {"params.`method`", "params.`δ_step`", f"metrics.`mean/{TEST}`", "metrics.`hours`"}
     assert columns <= set(view["selectedColumns"])
 
@@ -110,20 +104,19 @@ def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRe
 def test_rows_are_sent_once_join_other_grids_and_take_what_was_evaluated_later(
     grid: GridRecord, tmp_path: Path
 ) -> None:
-    assert send(grid, tmp_path) > 0
+    assert sync_grid(grid, tmp_path) > 0
     client, before = runs_in(tmp_path)
-    assert [file.path for file in client.list_artifacts(before["grid grid"].info.run_id)] == ["report.html"]
-    assert send(grid, tmp_path) == 0
-    assert send(replace(grid, name="table 1+2"), tmp_path) == 0
+    assert sync_grid(grid, tmp_path) == 0
+    assert sync_grid(replace(grid, name="table 1+2"), tmp_path) == 0
     _, after = runs_in(tmp_path)
-    assert set(after) - set(before) == {"grid table 1+2"}
+    assert set(after) == set(before)
     row = after["tiny hacpo seed 0"]
     assert row.info.run_id == before["tiny hacpo seed 0"].info.run_id
     assert row.data.tags.items() >= {"grid.grid": "true", "grid.table 1-2": "true"}.items()
     for agent in AGENTS:
         root = tmp_path / "experiments" / grid.cells[0].experiment
         evaluate(StepStore(root), 1, TEST, agent, np.array([[1.0], [1.0], [1.0], [0.0]]), per_byte=0.5)
-    send(grid, tmp_path)
+    sync_grid(grid, tmp_path)
     metrics = runs_in(tmp_path)[1]["tiny hacpo seed 0"].data.metrics
     assert metrics[f"mean/{TEST}"] == 0.625, "the table shows the last step"
     assert metrics[f"mean/{TEST}_bits_per_byte"] == metrics[f"llama-tiny/{TEST}_bits_per_byte"] == 0.5
@@ -140,8 +133,8 @@ def test_row_that_was_sent_in_part_is_completed(
     with monkeypatch.context() as patch:
         patch.setattr(MlflowStore, "_send", broken)
         with pytest.raises(KeyboardInterrupt):
-            send(grid, tmp_path)
-    send(grid, tmp_path)
+            sync_grid(grid, tmp_path)
+    sync_grid(grid, tmp_path)
     assert runs_in(tmp_path)[1]["tiny hacpo seed 0"].data.metrics[f"mean/{TEST}"] == 0.625
 
 
@@ -157,21 +150,21 @@ def test_mean_of_agents_that_ended_after_different_steps_is_that_of_their_last_v
         save_plan(plan)
         return plan
 
-    send(record_of(ended("qwen-tiny", 1, {0: 2, 1: 1}), ended("llama-tiny", 2, {0: 1, 1: 2, 2: 3})), tmp_path)
+    sync_grid(record_of(ended("qwen-tiny", 1, {0: 2, 1: 1}), ended("llama-tiny", 2, {0: 1, 1: 2, 2: 3})), tmp_path)
     assert runs_in(tmp_path)[1]["tiny gspo seed 0"].data.metrics[f"mean/{TEST}"] == 0.75
 
 
 def test_row_needs_all_agents_of_the_pair(grid: GridRecord, tmp_path: Path) -> None:
     (tmp_path / "experiments" / grid.cells[-1].experiment / "result.json").unlink()
-    send(grid, tmp_path)
-    assert set(runs_in(tmp_path)[1]) == {"tiny hacpo seed 0", "grid grid"}
+    sync_grid(grid, tmp_path)
+    assert set(runs_in(tmp_path)[1]) == {"tiny hacpo seed 0"}
 
 
 def test_store_that_is_away_is_a_warning(
     grid: GridRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/none/mlflow.db")
-    assert send(grid, tmp_path) == 0
+    assert sync_grid(grid, tmp_path) == 0
     assert "`hacpo sync` sends it later" in caplog.text
 
 
@@ -186,7 +179,7 @@ def responds(url: str) -> bool:
 @pytest.mark.browser
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
 def test_mlflows_own_page_groups_rows_by_method_and_compares_two(grid: GridRecord, tmp_path: Path) -> None:
-    send(grid, tmp_path)
+    sync_grid(grid, tmp_path)
     experiment = json.loads((tmp_path / "mlflow.json").read_text(encoding="utf-8"))["experiment"]
     (tmp_path / "prefect").mkdir()
     page = MlflowPage(tmp_path, Record(tmp_path / "prefect", "mlflow-page"))
@@ -199,7 +192,6 @@ def test_mlflows_own_page_groups_rows_by_method_and_compares_two(grid: GridRecor
             view = f"{page.url}/#/experiments/{experiment}/runs?viewStateShareKey=hacpo"
             tab.goto(view)
             tab.get_by_text("tiny gspo seed 0").wait_for()
-            assert not tab.get_by_text("grid grid").count(), "the view shows rows alone"
             tab.get_by_role("button", name="Close", exact=True).click()  # MLflow's assistant
             tab.get_by_role("button", name="Hide banner").click()
             tab.screenshot(path=str(screenshots(tmp_path) / "mlflow_table.png"))

@@ -27,9 +27,8 @@ from flows.planning.ranks import with_ranks
 from flows.records.failures import read_failure
 from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
-from flows.runs.results import read_final
 from flows.service.experiment_state import ScheduledRun
-from hacpo_core.errors import ConfigError, EngineError, HacpoError, StoreError
+from hacpo_core.errors import ConfigError, EngineError, HacpoError
 from hacpo_core.files import read_json, write_json
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
@@ -163,9 +162,6 @@ def test_states_follow_what_lies_in_the_folder(small_plan: Callable[..., Plan]) 
     assert state(planned) == ("missing", "interrupted at step 1 of 1")
     run_experiment(planned, DirectRunner())
     assert state(planned) == ("done", "")
-    (planned.root / RESULT_FILE).write_text('{"kind": "of another version"}', encoding="utf-8")
-    with pytest.raises(StoreError, match=r"result\.json: written by another version of hacpo"):
-        read_final(planned)
 
 
 def test_estimate_counts_what_the_configuration_says(small_models: Path, tmp_path: Path) -> None:
@@ -211,29 +207,17 @@ def test_gpus_are_occupied_as_long_as_the_slowest_agent_works(words: tuple[str, 
 
 
 @pytest.mark.slow
-def test_dry_run_counts_occupied_hours_of_each_pair_and_of_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_counts_occupied_hours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = plan_grid("table1", runs_dir=tmp_path)
     alone = [one for one in grid.plans.values() if len(one.config.pair.agents) == 1]
     cost = estimate(grid, alone)
     assert cost.occupied_hours == pytest.approx(cost.busy_hours), "they hold the four GPUs that they use, and no more"
     show_grid(grid, "missing", as_json=True)
-    shown = json.loads(capsys.readouterr().out)
-    pairs, whole = shown["pairs"], shown["estimates"]["whole_grid"]
-    assert {name: found["experiments"] for name, found in pairs.items()} == {
-        "qwen3-4b+qwen3-4b-instruct": 8,
-        "qwen3-1.7b-base+qwen3-4b-base": 8,
-        "qwen3-4b-base+llama3.2-3b-instruct": 5,  # the first agent's baselines count with the pair before
-    }
-    for hours in ("busy_hours", "occupied_hours"):
-        assert sum(found[hours] for found in pairs.values()) == pytest.approx(whole[hours])
+    whole = json.loads(capsys.readouterr().out)["estimates"]["whole_grid"]
     assert whole["occupied_hours"] > whole["busy_hours"], "the smaller agent of a pair waits for the larger one"
     show_grid(grid, "missing", as_json=False)
-    said = capsys.readouterr().out
     words = f"{whole['occupied_hours']:,.1f} GPU-hours occupied, {whole['busy_hours']:,.1f} of them busy (stated: "
-    assert words in said
-    assert "  qwen3-4b-base+llama3.2-3b-instruct: 5 experiments, " in said
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from flows.records.mlflow_address import STATE_FILE
 from flows.records.progress import PROGRESS_FILE, Progress, read_progress
 from flows.records.runlog import read_log
 from flows.records.watcher import Watcher
-from flows.runs.display import JsonWatcher, TerminalWatcher
+from flows.runs.display import TerminalWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import plan_tracking_uri
 from hacpo_core.phases import metrics
@@ -121,7 +121,7 @@ def test_mlflow_has_a_tag_with_the_findings_that_hold(cut_plan: Callable[..., Pl
     assert "responses_cut" not in tag()
 
 
-def test_terminal_and_json_show_a_finding_with_its_remedy() -> None:
+def test_terminal_shows_a_finding_with_its_remedy() -> None:
     begun = Finding("responses_cut", "qwen", "", 3, "50% of the responses are cut at the token limit")
     ended = Finding("responses_cut", "qwen", "", 3, begun.text, ended_at=7)
     with redirect_stderr(io.StringIO()) as shown, TerminalWatcher("run") as terminal:
@@ -132,11 +132,6 @@ def test_terminal_and_json_show_a_finding_with_its_remedy() -> None:
         "health: step 3, qwen: responses cut: 50% of the responses are cut at the token limit; raise"
     )
     assert second == "health: step 7, qwen: responses cut is over; it began at step 3"
-    with redirect_stdout(io.StringIO()) as printed:
-        JsonWatcher().judged(ended)
-    event = json.loads(printed.getvalue())
-    assert (event["event"], event["rule"], event["begun_at"], event["ended_at"]) == ("health", "responses_cut", 3, 7)
-    assert event["remedy"].startswith("raise rollout.max_response_tokens")
 
 
 def test_bounds_that_let_no_row_through_are_found(small_plan: Callable[..., Plan]) -> None:

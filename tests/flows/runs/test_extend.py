@@ -13,7 +13,7 @@ import pytest
 from flows.planning.plans import Plan
 from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
-from flows.runs.extend import extend, shorter_run, why_not_extended
+from flows.runs.extend import extend, why_not_extended
 from hacpo_core.errors import ConfigError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
@@ -83,15 +83,3 @@ def test_longer_run_that_was_begun_on_its_own_is_left_alone(small_plan: Callable
     (longer.root / "steps" / "000001").mkdir(parents=True)
     with pytest.raises(ConfigError, match=f"{longer.id} has steps of its own, up to 0; go on with `hacpo resume"):
         extend(short, 6)
-
-
-@pytest.mark.slow
-def test_complete_run_that_a_longer_one_could_continue_is_found(small_plan: Callable[..., Plan]) -> None:
-    short, shorter = (complete(small_plan("gspo", f"train.num_steps={number}")) for number in (3, 2))
-    small_plan("gspo", "train.num_steps=5")  # not complete
-    complete(small_plan("gspo", "optimizer.learning_rate=0.5", "train.num_steps=4"))
-    longer = small_plan("gspo", "train.num_steps=6")
-    found = shorter_run(longer)
-    assert found is not None
-    assert (found.id, found.config.train.num_steps) == (short.id, 3)
-    assert shorter_run(shorter) is None

@@ -23,7 +23,7 @@ from flows.cli import app
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.mlflow_address import STATE_FILE, has_unsent, mark_unsent, read_state, unsent_experiments
-from flows.records.mlflow_store import MlflowStore, prepare_store
+from flows.records.mlflow_store import prepare_store
 from flows.records.states import experiment_status
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
@@ -84,7 +84,6 @@ def test_runs_hold_parameters_tags_metrics_and_twice_the_same_changes_nothing(sm
     ]
     before = {point.step for point in client.get_metric_history(child.info.run_id, "evaluate/dev_accuracy")}
     assert before == {0, 2, 4}
-    assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["config.yaml"]
     view = json.loads(client.get_experiment(parent.info.experiment_id).tags["mlflow.sharedViewState.hacpo"])
     names = ["params.`method`", "params.`seed`", "tags.`pair`"]
     assert view == {"selectedColumns": [*names, "metrics.`evaluate/dev_accuracy`", "metrics.`evaluate/test_accuracy`"]}
@@ -152,7 +151,7 @@ def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
 
     def locked(client: MlflowClient, run_id: str, *args: Any, **options: Any) -> None:
         calls.append(len(calls))
-        if len(calls) > 6:
+        if len(calls) > 4:
             raise OSError("database is locked")
         inner(client, run_id, *args, **options)
 
@@ -316,18 +315,6 @@ def test_full_disk_below_the_database_ends_no_training_and_gets_all_where_there_
     subprocess.run(["mount", "-o", "remount,size=16m", str(database.parent)], check=True)
     sync(planned)
     assert not has_unsent(planned.root)
-
-
-def test_artifacts_of_a_moved_store_are_found(tmp_path: Path) -> None:
-    folder, moved = tmp_path / "old", tmp_path / "new"
-    folder.mkdir()
-    store = MlflowStore(f"sqlite:///{folder / 'mlflow.db'}", experiment="e", artifacts=folder / "mlartifacts")
-    (folder / "mlartifacts").mkdir(exist_ok=True)
-    folder.rename(moved)
-    uri = f"sqlite:///{moved / 'mlflow.db'}"
-    MlflowStore(uri, experiment="e", artifacts=moved / "mlartifacts")
-    location = MlflowClient(uri).get_experiment(store.experiment_id).artifact_location
-    assert location == (moved / "mlartifacts").as_uri()
 
 
 @pytest.mark.system

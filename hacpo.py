@@ -1,0 +1,120 @@
+"""hacpo for notebooks: train a pair, and read runs, results and responses as tables.
+
+import hacpo
+hacpo.train("tiny", "hacpo", num_steps=5)
+hacpo.runs()
+hacpo.results("demo")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from flows.planning.compose import compose
+from flows.planning.plans import find_plan, plan, save_plan
+from flows.process import configure_process
+from flows.records.files import experiment_ids, experiments_dir
+from flows.records.gridfile import read_grids
+from flows.records.states import RESULT_FILE, experiment_status
+from flows.runs import samples as responses
+from flows.runs.results import read_final
+from hacpo_core.errors import ConfigError
+
+__all__ = ["results", "runs", "samples", "train"]
+
+
+def train(
+    pair: str,
+    method: str,
+    *overrides: str,
+    num_steps: int | None = None,
+    seed: int | None = None,
+    hardware: str = "cpu",
+    runs_dir: Path | str = "runs",
+) -> pd.DataFrame:
+    """Train a pair with a method in this process; an interrupted run is resumed, a complete one is read.
+
+    Args:
+        pair, method, hardware: names in `experiments/`, or paths of YAML files.
+        overrides: "section.field=value".
+        num_steps, seed: `train.num_steps` and `seed`; None: as declared.
+        runs_dir: folder of all runs.
+
+    Returns:
+        one row per agent: the run's id, accuracies before and after training, tokens and seconds.
+
+    Raises:
+        HacpoError: with a remedy; the same call continues from the last committed phase.
+    """
+    from flows.runs.display import TerminalWatcher
+    from flows.runs.experiment import run_experiment
+    from hacpo_core.phases.runner import DirectRunner
+
+    configure_process()
+    fields = {"train.num_steps": num_steps, "seed": seed, "runtime.runs_dir": runs_dir, "runtime.runner": "direct"}
+    words = [f"{name}={value}" for name, value in fields.items() if value is not None]
+    planned = plan(compose(pair, method, hardware=hardware, overrides=[*overrides, *words]))
+    if experiment_status(planned.root).state != "done":
+        save_plan(planned)
+    with TerminalWatcher(planned.id) as watcher:
+        result = run_experiment(planned, DirectRunner(), watcher)
+    return pd.DataFrame(result.table).assign(run=planned.id)
+
+
+def runs(runs_dir: Path | str = "runs") -> pd.DataFrame:
+    """All runs of a folder: one row per run and agent, with its state, steps, reward and last accuracies."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for name in experiment_ids(Path(runs_dir)):
+            status = experiment_status(experiments_dir(Path(runs_dir)) / name)
+            progress = status.progress
+            if progress is None:
+                yield {"run": name, "state": status.state}
+                continue
+            for agent, spent in progress.spent.items():
+                own = {e.benchmark: e.value for e in progress.evaluations if e.agent == agent}
+                what = {"pair": progress.pair, "method": progress.method, "seed": progress.seed, "agent": agent}
+                position = {"state": status.state, "step": progress.step, "num_steps": progress.num_steps}
+                figures = {"reward": progress.rewards.get(agent), "tokens": spent.tokens}
+                yield {"run": name, **what, **position, **figures, **own}
+
+    return pd.DataFrame(rows())
+
+
+def results(name: str, runs_dir: Path | str = "runs") -> pd.DataFrame:
+    """Results of a grid's complete trainings, or of one run: one row per agent, as `train` returns.
+
+    Raises:
+        ConfigError: there is no such grid, and no complete run of this id.
+    """
+    folder = Path(runs_dir)
+    grids = {record.name: record for record in read_grids(folder)}
+    if name not in grids:
+        found = find_plan(folder, name)
+        final = read_final(found)
+        if final is None:
+            raise ConfigError(f"{found.id} is not complete; train it first: `hacpo resume {found.id}`")
+        return pd.DataFrame(final.table).assign(run=found.id)
+    rows = []
+    for cell in grids[name].cells:
+        final = None
+        if (experiments_dir(folder) / cell.experiment / RESULT_FILE).is_file():
+            final = read_final(find_plan(folder, cell.experiment))
+        names = {"pair": cell.pair, "method": cell.method, "label": cell.label, "run": cell.experiment}
+        rows += [row | names for row in (final.table if final is not None else []) if row["agent"] == cell.agent]
+    return pd.DataFrame(rows)
+
+
+def samples(run: str, step: int = 1, *, runs_dir: Path | str = "runs") -> pd.DataFrame:
+    """All responses of a training step, with verdict and reward, and each learner's advantage and ratio.
+
+    Args:
+        run: id of a run, or an unambiguous prefix.
+        step: training step.
+        runs_dir: folder of all runs.
+    """
+    return responses.step_samples(find_plan(Path(runs_dir), run), step)

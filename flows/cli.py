@@ -40,10 +40,7 @@ from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, M
 from hacpo_core.files import FULL_DISK
 
 EXIT_INPUT, EXIT_LOCKED, EXIT_INTERRUPTED = 2, 4, 130
-_DISK_ERRORS = (
-    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
-    *FULL_DISK,
-)
+_FOLDER_ERRORS = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -64,31 +61,27 @@ def _options(
 
 
 for command in (
-    *(
-        probe.probe,
-        train.train,
-        train.resume,
-        train.extend,
-        grid.demo,
-        grid.grid,
-        worker.worker,
-        worker.reconcile,
-        report.report,
-        sync.sync,
-        show.show,
-        reference.fields,
-        reference.methods,
-        reference.health,
-        delete.delete,
-    ),
-    *(
-        evaluate.evaluate,
-        export.export,
-        samples.samples,
-        audit_verifier.audit_verifier,
-        doctor.doctor,
-        dashboard.dashboard,
-    ),
+    probe.probe,
+    train.train,
+    train.resume,
+    train.extend,
+    grid.demo,
+    grid.grid,
+    worker.worker,
+    worker.reconcile,
+    report.report,
+    sync.sync,
+    show.show,
+    reference.fields,
+    reference.methods,
+    reference.health,
+    delete.delete,
+    evaluate.evaluate,
+    export.export,
+    samples.samples,
+    audit_verifier.audit_verifier,
+    doctor.doctor,
+    dashboard.dashboard,
 ):
     app.command()(command)
 app.command("list")(list_runs.list_runs)
@@ -129,7 +122,7 @@ def main() -> None:
             sys.exit(EXIT_LOCKED)
         sys.exit(EXIT_INPUT if isinstance(error, (ConfigError, DataError, ModelError)) else EXIT_RUN)
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        if error.errno not in (*_FOLDER_ERRORS, *FULL_DISK):
             raise
         remedy = "free some space" if error.errno in FULL_DISK else "name another folder"
         if error.errno == errno.EROFS:

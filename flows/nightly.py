@@ -50,8 +50,11 @@ def report_flow(
 ) -> str:
     """Write a grid's report from its complete experiments; arguments as in `grid_flow`. Returns the page's path."""
     from dashboards.report import write_report
+    from flows.commands.run_grid import record_of
+    from flows.grids.mlflow_rows import sync_grid
 
     grid_plan, folder = _plan(grid, runs_dir, hardware, overrides)
     page = write_report(grid_plan, folder / "reports" / grid_plan.name).page
+    sync_grid(record_of(grid_plan), folder)
     create_link_artifact(link=page.absolute().as_uri(), key="report", description=f"Report of {grid_plan.name}")
     return str(page)

@@ -56,19 +56,18 @@ def _listing(text: str, title: str) -> _Markup:
     return _Markup(f"<details><summary>{title}</summary>\n\n{fence}\n{text.rstrip()}\n{fence}\n\n</details>")
 
 
-def to_markdown(content: Mapping[str, Any], *, template: str = "report.md") -> str:
+def to_markdown(content: Mapping[str, Any]) -> str:
     """A report as GitHub Markdown; charts are links to `figures/<name>.svg`.
 
     Args:
         content: values of the template.
-        template: file in `templates`.
     """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, finalize=escaped, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"table": table, "picture": _picture, "listing": _listing}
-    return environment.get_template(template).render(content).rstrip() + "\n"
+    return environment.get_template("report.md").render(content).rstrip() + "\n"
 
 
 def to_html(title: str, markdown: str, charts: Mapping[str, Chart], pictures: Mapping[str, str]) -> str:

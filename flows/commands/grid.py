@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -14,8 +15,9 @@ from hacpo_core.errors import ConfigError
 def demo(seeds: Seeds = None, overrides: Overrides = None, runs_dir: RunsDir = Path("runs")) -> None:
     """Train two tiny language models on arithmetic, alone and together; takes a few minutes on a laptop."""
     from flows.commands.run_grid import run_grid
+    from flows.grids.planner import plan_grid
 
-    run_grid("demo", runs_dir=runs_dir, seeds=numbers(seeds), overrides=overrides or [])
+    run_grid(partial(plan_grid, "demo", runs_dir=runs_dir, seeds=numbers(seeds), overrides=overrides or []), runs_dir)
 
 
 def grid(
@@ -42,31 +44,23 @@ def grid(
         stay_offline()
     from flows.commands.run_grid import run_grid
     from flows.grids.planner import plan_grid
-    from flows.grids.show import SELECTED, scheduled_runs, show_grid
+    from flows.grids.show import SELECTED, Selection, scheduled_runs, show_grid
     from flows.service.deployments import PRIORITIES
 
-    if run not in SELECTED:
-        raise ConfigError(f"--run: got {run!r}, expected one of {', '.join(SELECTED)}")
-    if priority not in PRIORITIES:
-        raise ConfigError(f"--priority: got {priority!r}, expected one of {', '.join(PRIORITIES)}")
+    for option, value, choices in (("--run", run, SELECTED), ("--priority", priority, PRIORITIES)):
+        if value not in choices:
+            raise ConfigError(f"{option}: got {value!r}, expected one of {', '.join(choices)}")
+    make_plan = partial(
+        plan_grid, name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or []
+    )
+    selection = cast(Selection, run)
     if dry_run:
-        grid_plan = plan_grid(
-            name,
-            runs_dir=runs_dir,
-            hardware=hardware,
-            seeds=numbers(seeds),
-            overrides=overrides or [],
-            runs=scheduled_runs(runs_dir),
-        )
-        show_grid(grid_plan, run, as_json=as_json)
+        show_grid(make_plan(runs=scheduled_runs(runs_dir)), selection, as_json=as_json)
         return
     run_grid(
-        name,
-        runs_dir=runs_dir,
-        selection=run,
-        hardware=hardware,
-        seeds=numbers(seeds),
-        overrides=overrides or [],
+        make_plan,
+        runs_dir,
+        selection,
         num_workers=workers,
         priority=priority,
         waits=not submit,

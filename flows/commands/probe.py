@@ -18,7 +18,6 @@ def probe(
     overrides: Overrides = None,
     hardware: Hardware = "cpu",
     problems: Annotated[int, typer.Option(min=1, help="number of training problems, chosen by the seed")] = 64,
-    page: Annotated[Path | None, typer.Option(help="HTML file; default: <runs-dir>/probes/<id>.html")] = None,
     runs_dir: Annotated[Path | None, typer.Option(help="folder of all runs; default: runtime.runs_dir")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -33,10 +32,10 @@ def probe(
         method, overrides = "hacpo", [method, *(overrides or [])]
     all_overrides = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
     probe_plan = plan(compose(pair, method, hardware=hardware, overrides=all_overrides))
-    from dashboards.report.probe import ProbeReport
     from flows.probe.cost import probe_cost
     from flows.probe.findings import probe_findings
     from flows.probe.measure import probe as measure
+    from flows.probe.report import ProbeReport
 
     measurements = measure(
         probe_plan, num_problems=problems, tell=lambda text: print(text, file=sys.stderr, flush=True)
@@ -45,5 +44,4 @@ def probe(
     report = ProbeReport(
         probe_plan, hardware, measurements, cost, probe_findings(probe_plan.config, measurements, cost)
     )
-    page_path = report.write_page(page or Path(probe_plan.config.runtime.runs_dir) / "probes" / f"{probe_plan.id}.html")
-    print(json.dumps(report.as_json()) if as_json else f"{report.as_text()}\n\npage  {page_path}")
+    print(json.dumps(report.as_json()) if as_json else report.as_text())

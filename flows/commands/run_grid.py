@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import pandas as pd
 
 from flows.grids.initial_models import make_initial_models
 from flows.grids.mlflow_rows import sync_grid
-from flows.grids.planner import GridPlan, plan_grid
+from flows.grids.planner import GridPlan
 from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, print_states, uses_gpu
 from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
@@ -25,10 +24,12 @@ from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.mlflow_address import STATE_FILE, mark_unsent
 from flows.runs.display import format_table
 from flows.runs.results import read_final
+from flows.runs.tracking import plan_tracking_uri
 from flows.service.gpu_locks import visible_devices
 from flows.service.schedule import RefusedError, Schedule
 from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.worker import find_worker, slots_here, worker_here
+from hacpo_core.config.addresses import without_password
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
 from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.errors import ConfigError, EngineError, HacpoError, ServerError
@@ -37,13 +38,10 @@ _log = logging.getLogger(__name__)
 
 
 def run_grid(
-    name: str,
-    *,
+    make_plan: Callable[[], GridPlan],
     runs_dir: Path,
     selection: Selection = "missing",
-    hardware: str | None = None,
-    seeds: Sequence[int] | None = None,
-    overrides: Sequence[str] = (),
+    *,
     num_workers: int | None = None,
     priority: str = "normal",
     waits: bool = True,
@@ -54,30 +52,18 @@ def run_grid(
     A running worker of this folder trains them, or else a worker started for this call.
 
     Args:
-        name: of the grid, or path of a YAML file.
+        make_plan: plans the grid, before and after the training.
         runs_dir: folder of all runs.
         selection: which experiments; complete ones are never run again.
-        hardware, seeds, overrides: as in `plan_grid`.
         num_workers: experiments at a time, of the worker that is started.
-        priority: queue.
-        waits: if False, return once all are in the queue.
-        as_json: print JSON.
+        priority, waits, as_json: queue; if not `waits`, return once all are queued; print JSON.
 
     Raises:
         ConfigError: `num_workers` is given, but a worker with another number runs.
         EngineError: an experiment of the grid is not complete; the next call continues from there.
     """
     begun_at = time.monotonic()
-    slots = slots_here(runs_dir)
-    if num_workers is not None and slots not in (None, num_workers):
-        raise ConfigError(
-            f"--workers: got {num_workers}, but the worker of {runs_dir} takes {slots} at a time; leave it out, "
-            "or stop that worker"
-        )
-
-    def make_plan() -> GridPlan:
-        return plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=seeds, overrides=overrides)
-
+    _check_num_workers(num_workers, runs_dir)
     grid = make_plan()
     plans_to_run = grid.experiments(*SELECTED[selection])
     awaited_plans = [*plans_to_run, *grid.experiments("running")]
@@ -86,14 +72,13 @@ def run_grid(
             print(f"{plan.id} is complete and is reused.")
         print_states(grid)
     if not awaited_plans and not grid.experiments("done"):
-        raise EngineError(f"grid {name}: no experiment is complete and none can be run; --dry-run shows the reasons")
+        raise EngineError(f"{grid.name}: no experiment is complete and none can be run; --dry-run shows the reasons")
     if awaited_plans and shared_server() is not None:
         ensure_server(runs_dir)  # fails before the warm-up if the server cannot be used
     record_grid(grid, runs_dir)
     reasons: dict[str, str] = {}
     if awaited_plans:
-        if grid.config.about:
-            _say(grid.config.about.strip(), as_json=as_json)
+        _say(grid.config.about.strip(), as_json=as_json or not grid.config.about)
         number = num_workers or default_workers(awaited_plans)
         if not waits:
             _queue(grid, plans_to_run, runs_dir, num_workers=number, priority=priority, as_json=as_json)
@@ -102,6 +87,15 @@ def run_grid(
         grid = make_plan()
     _show_results(grid, reasons, runs_dir, begun_at=begun_at, as_json=as_json)
     _raise_unless_complete(grid, reasons)
+
+
+def _check_num_workers(num_workers: int | None, runs_dir: Path) -> None:
+    slots = slots_here(runs_dir)
+    if num_workers is not None and slots not in (None, num_workers):
+        raise ConfigError(
+            f"--workers: got {num_workers}, but the worker of {runs_dir} takes {slots} at a time; leave it out, "
+            "or stop that worker"
+        )
 
 
 def _queue(
@@ -134,7 +128,7 @@ def _show_results(
     server = find_server(runs_dir)
     if server is not None:
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})")
-    print(f"MLflow   {_tracking_hint(grid, runs_dir)}")
+    print(f"MLflow   {_mlflow_address(grid)}")
     print(f"took     {time.monotonic() - begun_at:.0f} s")
     if report.sentences:
         print("\n" + "\n".join(report.sentences))
@@ -160,13 +154,10 @@ def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
     counts = count_experiments(grid)
     if counts["done"] == sum(counts.values()):
         return
-    words = {
-        "failed": "failed",
-        "running": "running elsewhere",
-        "missing": "missing",
-        "unavailable": "cannot run on this machine",
-    }
-    others = ", ".join(f"{counts[state]} {word}" for state, word in words.items() if counts[state])
+    words = {"running": "running elsewhere", "unavailable": "cannot run on this machine"}
+    others = ", ".join(
+        f"{number} {words.get(state, state)}" for state, number in counts.items() if number and state != "done"
+    )
     reason = ""
     if reasons:
         first, error = next(iter(reasons.items()))
@@ -264,15 +255,9 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
         raise
 
 
-def _tracking_hint(grid: GridPlan, runs_dir: Path) -> str:
-    tracking = next(iter(grid.plans.values())).config.tracking
-    if not tracking.enabled:
-        return "nothing was logged: tracking.enabled is false"
-    if tracking.uri is not None:
-        return f"at the address in tracking.uri, {tracking.uri}"
-    if os.environ.get("MLFLOW_TRACKING_URI"):
-        return "at the address in MLFLOW_TRACKING_URI"
-    return f"served with the page; data in {runs_dir / 'mlflow.db'}"
+def _mlflow_address(grid: GridPlan) -> str:
+    uri = plan_tracking_uri(next(iter(grid.plans.values())))
+    return "nothing was logged: tracking.enabled is false" if uri is None else without_password(uri)
 
 
 def default_workers(plans: Sequence[Plan]) -> int:

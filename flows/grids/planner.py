@@ -7,14 +7,13 @@ all pairs with that agent share: the 60 rows of the paper's Tables 1 and 7 need 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
 
 from omegaconf import DictConfig, OmegaConf
 
-from flows.grids.layouts import check_layout
 from flows.planning.capacity import check_fits, with_memory_plan
 from flows.planning.compose import compose, merged
 from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
@@ -30,6 +29,9 @@ from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import CapacityError, ConfigError, DataError, HacpoError, ModelError
 from hacpo_core.methods.registry import trains_alone
+
+_REPORT_LAYOUTS = ("plain", "table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4")
+"""of a report, as named in a grid's `report.table`"""
 
 
 @dataclass(frozen=True)
@@ -164,14 +166,46 @@ def plan_grid(
         name: of the grid, or path of a YAML file.
         runs_dir: folder of all runs.
         hardware, seeds: replace those of the grid.
-        overrides: each "section.field=value", applied to every experiment; an override of an agent
-            (`pair.agents.<name>.…`) applies to the pairs that have it.
-        runs: flow runs that are queued or executing, by experiment; what has ended is judged by its folder alone, as
-            the command that trains a grid judges it.
+        overrides: each "section.field=value"; one of an agent applies to the pairs that have it.
+        runs: flow runs that are queued or executing, by experiment; what has ended is judged by its folder alone.
 
     Raises:
         ConfigError: an unknown grid, pair, method or field, or contradictory fields.
     """
+    config = _checked(name, hardware, seeds, overrides)
+    items: dict[tuple[str, tuple[str | None, ...]], _PlanItem] = {}
+    cells: dict[tuple[Any, ...], Cell] = {}
+    problems: list[tuple[str, HacpoError]] = []
+    rows = [(n, entry, p, m) for n, entry in enumerate(config.entries) for p in entry.pairs for m in entry.methods]
+    for number, entry, pair, method in rows:
+        try:
+            pair_overrides = [*_overrides_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
+            composed = compose(pair, method, hardware=config.hardware, entry=entry.settings, overrides=pair_overrides)
+            parts = [p for seed in config.seeds for p in trainings(dataclasses.replace(composed, seed=seed))]
+            keys = [(experiment_id(part, {}).rpartition("-")[2], _named_files(part)) for part in parts]
+            for key, part in zip(keys, parts, strict=True):
+                items[key] = items[key] if key in items else _plan(part, runs_dir, runs or {})
+        except (ConfigError, ModelError, DataError) as error:
+            problems.append((f"entries[{number}], pair {pair}, method {method}", error))
+            continue
+        title = composed.method.name if is_file_name(method) else method
+        for key, part in zip(keys, parts, strict=True):
+            for cell in items[key].cells(part, composed.pair.name, title, entry.label or ""):
+                if cells.setdefault((cell.pair, cell.method, cell.label, cell.seed, cell.agent), cell) != cell:
+                    raise ConfigError(
+                        f"grid {name}: two entries have pair {cell.pair} and method {title} with different settings; "
+                        "give one of them a label"
+                    )
+    if problems:
+        raise type(problems[0][1])(f"grid {name}, {_errors_of_entries(problems)}") from problems[0][1]
+    plans = {item.plan.id: item.plan for item in items.values()}
+    _check_layout(config.report, {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final})
+    source = str(Path(name).absolute()) if is_file_name(name) else name
+    return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
+
+
+def _checked(name: str, hardware: str | None, seeds: Sequence[int] | None, overrides: Sequence[str]) -> GridConfig:
+    """The grid's declaration with this hardware and these seeds."""
     for override in overrides:
         if override.startswith("seed="):
             raise ConfigError(f"{override}: a grid has a list of seeds; use --seeds")
@@ -183,42 +217,7 @@ def plan_grid(
         raise ConfigError(f"grid {name}: got the seeds {config.seeds}, expected each once; remove the duplicates")
     if min(config.seeds) < 0:
         raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected at least 0; change it")
-    items: dict[tuple[str, tuple[str | None, ...]], _PlanItem] = {}
-    cells: dict[tuple[Any, ...], Cell] = {}
-    problems: list[tuple[str, HacpoError]] = []
-    for number, entry in enumerate(config.entries):
-        for pair, method in ((p, m) for p in entry.pairs for m in entry.methods):
-            try:
-                pair_overrides = [*_overrides_for(pair, config, overrides), f"runtime.runs_dir={runs_dir}"]
-                composed = compose(
-                    pair, method, hardware=config.hardware, entry=entry.settings, overrides=pair_overrides
-                )
-                parts = [p for seed in config.seeds for p in trainings(dataclasses.replace(composed, seed=seed))]
-                keys = [(experiment_id(part, {}).rpartition("-")[2], _named_files(part)) for part in parts]
-                items |= {
-                    key: _plan(part, runs_dir, runs or {})
-                    for key, part in zip(keys, parts, strict=True)
-                    if key not in items
-                }
-            except (ConfigError, ModelError, DataError) as error:
-                problems.append((f"entries[{number}], pair {pair}, method {method}", error))
-                continue
-            method_title = composed.method.name if is_file_name(method) else method
-            for key, part in zip(keys, parts, strict=True):
-                for cell in items[key].cells(part, composed.pair.name, method_title, entry.label or ""):
-                    position = (cell.pair, cell.method, cell.label, cell.seed, cell.agent)
-                    if cells.setdefault(position, cell) != cell:
-                        raise ConfigError(
-                            f"grid {name}: two entries have pair {cell.pair} and method {method_title} with different "
-                            "settings; give one of them a label"
-                        )
-    if problems:
-        raise type(problems[0][1])(f"grid {name}, {_errors_of_entries(problems)}") from problems[0][1]
-    plans = {item.plan.id: item.plan for item in items.values()}
-    final_benchmarks = {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final}
-    check_layout(config.report.table, config.report.benchmarks, final_benchmarks)
-    source = str(Path(name).absolute()) if is_file_name(name) else name
-    return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
+    return config
 
 
 def _errors_of_entries(problems: Sequence[tuple[str, HacpoError]]) -> str:
@@ -324,3 +323,14 @@ def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:
         row = rows.setdefault(key, dict(zip(("pair", "agent", "method", "label"), key, strict=True)))
         row[f"seed {cell.seed}"] = cell.status
     return list(rows.values())
+
+
+def _check_layout(report: ReportConfig, benchmarks: Collection[str]) -> None:
+    """Raise a ConfigError if a report's layout is unknown, or if it shows what no experiment evaluates."""
+    layout = report.table
+    if layout not in _REPORT_LAYOUTS:
+        raise ConfigError(f"report.table: got {layout!r}, expected one of {', '.join(_REPORT_LAYOUTS)}; fix the grid")
+    for name in ["math500"] if layout == "table4" else report.benchmarks or []:
+        if name not in benchmarks:
+            names = ", ".join(sorted(benchmarks)) or "nothing"
+            raise ConfigError(f"report: layout {layout} shows {name}, evaluate.final has {names}; fix the grid")

@@ -1,22 +1,19 @@
-"""A probe as text, as JSON, and as a page in the report's design."""
+"""A probe as text and as JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from dashboards.report.document import to_html, to_markdown
 from flows.planning.plans import Plan
 from flows.probe.cost import ProbeCost
 from flows.probe.findings import ProbeFinding
 from flows.probe.measure import AgentProbe, Probe
 from flows.probe.rows import PairProbe
-from hacpo_core.files import write_atomically
 from hacpo_core.phases.health_rules import sampler_limit
 
 
@@ -119,26 +116,6 @@ class ProbeReport:
         parts += ["", self.costs.to_string(index=False), self.memory, "", "Findings"]
         parts += [f"- {finding.message}" for finding in self.findings] or ["Nothing speaks against this training."]
         return "\n".join(parts)
-
-    def write_page(self, path: Path) -> Path:
-        """Write a self-contained HTML page.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-        content = {
-            "title": self.title,
-            "summary": self.summary,
-            "findings": self.findings,
-            "agents": self.agents,
-            "pairs": self.pairs,
-            "costs": self.costs,
-            "memory": self.memory,
-            "prompts": self.probe.agents,
-        }
-        markdown = to_markdown(content, template="probe.md")
-        write_atomically(path, to_html(f"Probe of {self.title}", markdown, {}, {}).encode())
-        return path
 
 
 def _agent_lines(agent: AgentProbe, limit: float) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,15 +108,15 @@ def pair_probe(
 ) -> PairProbe:
     """The rows under the learner's initial weights and the method's bounds."""
     objective = experiment.method.objective
-    counts = (
-        batch_counts.length_drift_mean,
-        batch_counts.num_truncated,
-        batch_counts.num_empty,
-        batch_counts.num_control_dropped,
-    )
+    counts: dict[str, Any] = {
+        "length_drift": batch_counts.length_drift_mean,
+        "num_truncated": batch_counts.num_truncated,
+        "num_empty": batch_counts.num_empty,
+        "num_control_dropped": batch_counts.num_control_dropped,
+    }
     if not len(minibatch):
         nan = math.nan
-        return PairProbe(learner, source, 0, (nan,) * len(QUANTILES), nan, nan, nan, 0.0, 0.0, None, *counts, None)
+        return PairProbe(learner, source, 0, (nan,) * len(QUANTILES), nan, nan, nan, 0.0, 0.0, None, **counts, gradient_cosine=None)
     positions = sampled.positions()
     row_responses = replace(
         sampled.take([positions[key] for key in minibatch.keys]),
@@ -132,11 +133,18 @@ def pair_probe(
     last_ratios = bounded_ratios(objective, minibatch, logprobs, update=max(0, num_minibatches(experiment.config) - 1))
     ratios, ceiling = tuple(np.quantile(first_ratios.ratio_B, QUANTILES).tolist()), float(first_ratios.ceiling_B.min())
     return PairProbe(
-        *(learner, source, len(minibatch), ratios, float(first_ratios.ratio_B.mean())),
-        *(float(first_ratios.floor_B.max()), ceiling, first_ratios.passing_share, last_ratios.passing_share),
-        half_floor(first_ratios.ratio_B, ceiling),
-        *counts,
-        cosine,
+        learner=learner,
+        source=source,
+        num_rows=len(minibatch),
+        ratios=ratios,
+        mean_ratio=float(first_ratios.ratio_B.mean()),
+        floor=float(first_ratios.floor_B.max()),
+        ceiling=ceiling,
+        first_share=first_ratios.passing_share,
+        last_share=last_ratios.passing_share,
+        half_floor=half_floor(first_ratios.ratio_B, ceiling),
+        **counts,
+        gradient_cosine=cosine,
     )
 
 

@@ -55,13 +55,10 @@ def open_experiment(
         plan: what to open.
         progress: callback per agent, called during a warm-up.
         has_lock: whether the caller holds the experiment's lock.
-        unusable: takes the errors of benchmarks whose prompts some agent cannot take, which are then left out; None:
-            such an error is raised.
+        unusable: takes the errors of benchmarks that some agent cannot take, which are left out; None: raise them.
 
     Raises:
-        LockedError: another process holds the lock.
-        ConfigError: this machine lacks the engine's device.
-        HacpoError: a model or a data file cannot be used.
+        HacpoError: another process holds the lock, or a device, a model or a data file cannot be used.
     """
     config = plan.config
     check_contents(plan)

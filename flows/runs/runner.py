@@ -34,10 +34,8 @@ class PhaseSkippedError(Exception):
     """The phase was not run because an earlier one failed."""
 
 
-NEVER_RETRIED = (
-    *(ConfigError, DataError, MethodError, ModelError, LockedError, ReplayError),
-    *(PhaseSkippedError, KeyboardInterrupt),
-)
+_FINAL_ERRORS = (ConfigError, DataError, MethodError, ModelError, LockedError, ReplayError)
+NEVER_RETRIED = (*_FINAL_ERRORS, PhaseSkippedError, KeyboardInterrupt)
 
 
 def _may_retry(_task: Any, run: Any, state: Any) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -294,79 +295,43 @@ def test_word_about_an_agent_goes_to_the_pairs_that_have_it(tmp_path: Path) -> N
     assert layers == {("qwen-tiny", 2), ("qwen-tiny-late", 2), ("qwen-small", 3), ("llama-tiny", 1)}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("title: x", r"entries \(in grid .*grid\.yaml\): .*missing"),
-        ("title: x\nentries: [{pairs: [tiny], methods: [nope]}]", "method: got 'nope', expected one of"),
-        ("title: x\nentries: [{pairs: [nope], methods: [gspo]}]", "pair: got 'nope', expected one of"),
-        (
-            "title: x\nentries: [{pairs: [tiny], methods: [hacpo], settings: {method: {objective: {nope: 1}}}}]",
-            "objective.nope",
-        ),
-        ("title: x\nentires: []", "entires"),
-        ("title: x\nentries: []", "entries is empty"),
-        ("title: x\nseeds: []\nentries: [{pairs: [tiny], methods: [gspo]}]", "seeds is empty"),
-        ("title: x\nseeds: [0, 0]\nentries: [{pairs: [tiny], methods: [gspo]}]", "expected each once"),
-        ("title: x\nentries: [{pairs: [], methods: [gspo]}]", "no pairs or no methods"),
-        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {tabel: table1}", "tabel"),
-        (
-            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {table: table99}",
-            "got 'table99'",
-        ),
-        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {benchmarks: [arithmetic_tset]}", "tset"),
-        ("title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\nreport: {benchmarks: arithmetic_test}", "benchmarks"),
-        (
-            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\n"
-            "rates: {response_tokens: 1, sampled_tokens_per_gpu_s: 0, trained_tokens_per_gpu_s: 1, source: x}",
-            "rates must be above 0",
-        ),
-        (
-            "title: x\nentries: [{pairs: [tiny], methods: [gspo]}]\n"
-            "rates: {response_tokens: 1, sampled_tokens_per_gpu_s: 1, trained_tokens_per_gpu_s: .nan, source: x}",
-            "rates must be above 0",
-        ),
-        (
-            "title: x\nentries: [{pairs: [tiny], methods: [gspo], settings: {seed: 7}}]",
-            "sets seed; use the grid's seeds",
-        ),
-        (
-            "title: x\nentries: [{pairs: [tiny], methods: [gspo], settings: {runtime: {runs_dir: elsewhere}}}]",
-            "sets runtime.runs_dir; use --runs-dir",
-        ),
-        (
-            "title: x\nseeds: [-1]\nentries: [{pairs: [tiny], methods: [gspo]}]",
-            "got the seed -1, expected at least 0",
-        ),
-        (
-            "title: x\nentries:\n  - {pairs: [tiny], methods: [hacpo]}\n"
-            "  - {pairs: [tiny], methods: [hacpo], settings: {method: {objective: {cross_floor: 0.5}}}}",
-            "with different settings; give one of them a label",
-        ),
-        ("entries: [{pairs: [tiny], methods: [gspo]}]", "title"),
-        ("- a list", "expected a YAML mapping"),
-    ],
-)
-def test_broken_grid_is_one_sentence_with_the_field(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan_grid(write_grid(tmp_path, text), runs_dir=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("pair.agents.nobody.path=/x", "no pair of this grid has that agent; expected one of qwen-tiny"),
-        ("seed=3", "use --seeds"),
-    ],
-)
-def test_words_that_cannot_take_effect_are_errors(tmp_path: Path, word: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan_grid("demo", runs_dir=tmp_path, overrides=[word])
+def test_what_is_wrong_in_a_grid_is_one_sentence_with_the_field(tmp_path: Path) -> None:
+    entries, rates = "entries: [{pairs: [tiny], methods: [hacpo]}]", "response_tokens: 1, trained_tokens_per_gpu_s: 1"
+    cases = {
+        "title: x": r"entries \(in grid .*grid\.yaml\): .*missing",
+        "title: x\nentries: [{pairs: [tiny], methods: [nope]}]": "method: got 'nope', expected one of",
+        "title: x\nentries: [{pairs: [], methods: [gspo]}]": "no pairs or no methods",
+        "title: x\nentries: []": "entries is empty",
+        "title: a\nseeds: zero\nentries: []": r"seeds \(in grid .*\): got 'zero', expected a list \(a whole number",
+        "title: a\nentries: [{pears: [tiny]}]": r"entries\[0\].pears \(in grid .*\): .*did you mean pairs\?",
+        "- a list": "expected a YAML mapping",
+        f"title: x\nseeds: [0, 0]\n{entries}": "expected each once",
+        f"title: x\nseeds: [-1]\n{entries}": "got the seed -1, expected at least 0",
+        f"title: x\n{entries}\nreport: {{table: table99}}": "got 'table99', expected one of plain",
+        f"title: x\n{entries}\nreport: {{benchmarks: [gsm]}}": "layout plain shows gsm, evaluate.final has arithmetic",
+        f"title: x\n{entries}\nrates: {{{rates}, sampled_tokens_per_gpu_s: 0, source: x}}": "rates must be above 0",
+        "title: x\nentries: [{pairs: [tiny], methods: [hacpo], settings: {seed: 7}}]": "sets seed; use the",
+        "title: x\nentries:\n  - {pairs: [tiny], methods: [hacpo]}\n"
+        "  - {pairs: [tiny], methods: [hacpo], settings: {method: {objective: {cross_floor: 0.5}}}}": "a label",
+    }
+    wrong = []
+    for text, message in cases.items():
+        try:
+            plan_grid(write_grid(tmp_path, text), runs_dir=tmp_path)
+            wrong.append((text, "no error"))
+        except ConfigError as error:
+            wrong += [] if re.search(message, str(error)) else [(text, str(error))]
+    assert wrong == []
+    for word, message in (("pair.agents.nobody.path=/x", "no pair of this grid has that agent"), ("seed=3", "--seeds")):
+        with pytest.raises(ConfigError, match=message):
+            plan_grid("demo", runs_dir=tmp_path, overrides=[word])
+    with pytest.raises(ConfigError, match="expected one of .*table1.*tiny_table1"):
+        plan_grid("table9", runs_dir=tmp_path)
 
 
 def test_grid_of_which_nothing_can_run_says_why_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(EngineError, match="none can be run"):
-        run_grid("table2", runs_dir=tmp_path)
+        run_grid(partial(plan_grid, "table2", runs_dir=tmp_path), tmp_path)
     printed = capsys.readouterr().out
     assert "2 experiments: 2 unavailable" in printed
     assert "local model folder" in printed
@@ -398,27 +363,6 @@ def test_dry_run_tells_queued_experiments_from_missing_ones(
     assert shown["estimates"]["to_run"]["experiments"] == 1
     reasons = {cell["experiment"]: cell["reason"] for cell in shown["cells"]}
     assert reasons == {first: "waiting for a worker, priority low", second: "not run"}, "as on the page"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "title: a\nseeds: zero\nentries: []",
-            r"seeds \(in grid .*\): got 'zero', expected a list \(a whole number each\)",
-        ),
-        ("title: a\nseeds: [zero]\nentries: []", r"seeds\[0\] \(in grid .*\): got 'zero', expected a whole number;"),
-        ("title: a\nentries: [{pears: [tiny]}]", r"entries\[0\].pears \(in grid .*\): .*did you mean pairs\?"),
-    ],
-)
-def test_wrong_value_in_a_grid_is_named_by_its_place(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan_grid(write_grid(tmp_path, text), runs_dir=tmp_path)
-
-
-def test_unknown_grid_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected one of .*table1.*tiny_table1"):
-        plan_grid("table9", runs_dir=tmp_path)
 
 
 def test_longest_training_is_submitted_first(small_plan: Callable[..., Plan]) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.report.probe import ProbeReport
 from flows.planning.compose import compose
 from flows.planning.memory import ModelShape
 from flows.planning.plans import Plan
 from flows.probe.cost import ProbeCost, probe_cost
 from flows.probe.findings import probe_findings
 from flows.probe.measure import AgentProbe, Probe
+from flows.probe.report import ProbeReport
 from flows.probe.rows import PairProbe
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.evaluation.metrics import MetricEstimate
@@ -170,8 +170,8 @@ def test_cost_of_a_step_and_of_the_run_by_hand() -> None:
     assert scored.scoring_s["qwen-tiny"] == pytest.approx(256 * 20 / 4000)
 
 
-def test_text_and_page_say_the_figures_and_escape_what_a_model_wrote(tmp_path: Path) -> None:
-    evil = replace(AGENT, response="<script>alert(1)</script>\n```\nend", formless_share=None)
+def test_text_and_json_say_the_figures(tmp_path: Path) -> None:
+    evil = replace(AGENT, formless_share=None)
     probe, config = Probe({"smol": evil}, (PAIR,)), config_of()
     findings = probe_findings(config, probe, ROOM)
     report = ProbeReport(Plan("an-id", config, tmp_path), "cpu", probe, ROOM_OF_AGENT, findings)
@@ -180,9 +180,6 @@ def test_text_and_page_say_the_figures_and_escape_what_a_model_wrote(tmp_path: P
     assert [figure for figure in (*of_agent, "0.31, 0.41, 0.52") if figure not in text] == []
     assert "40 steps with their evaluations 60 minutes (1 process-hours)" in text
     assert "Nothing speaks against this training." in text
-    html = report.write_page(tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<script>" not in html and "&lt;script&gt;alert(1)&lt;/script&gt;" in html
-    assert "0.31, 0.41, 0.52" in html
     value = report.as_json()
     assert value["agents"]["smol"]["accuracy"]["value"] == 0.25
     assert value["pairs"][0]["half_floor"] == 0.41

@@ -197,7 +197,7 @@ def test_grid_of_a_team_trains_on_postgresql_and_no_password_gets_out(team: Team
     assert "3 experiments in the queue" in submitted.stdout
     done = team.hacpo("grid", grid)
     assert done.returncode == 0, done.stderr + team.log("worker")
-    assert "at the address in MLFLOW_TRACKING_URI" in done.stdout
+    assert f"MLflow   {team.mlflow_url}" in done.stdout
 
     plans = plan_grid(grid, runs_dir=team.runs_dir).plans.values()
     assert [experiment_status(planned.root).state for planned in plans] == ["done"] * 3

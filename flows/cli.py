@@ -6,7 +6,6 @@ import copy
 import errno
 import io
 import logging
-import os
 import signal
 import sys
 from contextlib import suppress
@@ -127,7 +126,7 @@ def main() -> None:
         remedy = "free some space" if error.errno in FULL_DISK else "name another folder"
         if error.errno == errno.EROFS:
             remedy = "make the disk writable, then try again"
-        print(f"hacpo: {error.filename or _unnamed_place()}: {error.strerror}; {remedy}", file=sys.stderr)
+        print(f"hacpo: {error.filename or 'a file of the runs folder'}: {error.strerror}; {remedy}", file=sys.stderr)
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # into which typer turns Ctrl-C
@@ -135,19 +134,6 @@ def main() -> None:
             hint = "; the same command resumes from the last committed phase" if commits else ""
             print(f"hacpo: interrupted{hint}", file=sys.stderr)
         raise
-
-
-def _unnamed_place() -> str:
-    """What an error without a file name is about: standard output if it takes nothing, else the runs folder."""
-    try:
-        os.write(
-            sys.stdout.fileno(), b"\n"
-        )  # flush() would succeed: the failed one has dropped what it could not write
-    except io.UnsupportedOperation:  # it is no file
-        pass
-    except OSError:
-        return "standard output"
-    return "a file of the runs folder"
 
 
 if __name__ == "__main__":

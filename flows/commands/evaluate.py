@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import AsJson, ExperimentId, RunsDir, declared
+from flows.commands.options import AsJson, ExperimentId, RunsDir
 from hacpo_core.errors import ConfigError, HacpoError
 
 
@@ -18,7 +18,6 @@ def evaluate(
         str | None,
         typer.Option(
             help="benchmarks of a file in experiments/suites, or of a YAML file",
-            autocompletion=declared("suite"),
         ),
     ] = None,
     step: Annotated[

@@ -5,9 +5,8 @@ Commands import their dependencies when they run, so that `hacpo --help` stays f
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,43 +18,16 @@ EXIT_RUN = 3
 """exit code if a run failed"""
 
 
-def declared(kind: str) -> Callable[[str], list[str]]:
-    """Completes the names of the shipped declarations of a kind in a shell."""
-
-    def complete(incomplete: str) -> list[str]:
-        from flows.planning.declarations import available
-
-        return [name for name in available(kind) if name.startswith(incomplete)]
-
-    return complete
-
-
-def _ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Completes the ids of a runs folder in a shell."""
-    from flows.records.files import experiments_dir
-
-    folder = experiments_dir(Path(context.params.get("runs_dir") or "runs"))
-    return sorted(path.name for path in folder.glob(f"{glob.escape(incomplete)}*")) if folder.is_dir() else []
-
-
-Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file", autocompletion=declared("pair"))]
-MethodName = Annotated[
-    str, typer.Argument(help="name in experiments/methods, or a YAML file", autocompletion=declared("method"))
-]
-GridName = Annotated[
-    str, typer.Argument(help="name in experiments/grids, or a YAML file", autocompletion=declared("grid"))
-]
+Pair = Annotated[str, typer.Argument(help="name in experiments/pairs, or a YAML file")]
+MethodName = Annotated[str, typer.Argument(help="name in experiments/methods, or a YAML file")]
+GridName = Annotated[str, typer.Argument(help="name in experiments/grids, or a YAML file")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value; any number; they win over files")]
-Hardware = Annotated[
-    str, typer.Option(help="name in experiments/hardware, or a YAML file", autocompletion=declared("hardware"))
-]
-GridHardware = Annotated[
-    str | None, typer.Option(help="replaces the grid's hardware", autocompletion=declared("hardware"))
-]
+Hardware = Annotated[str, typer.Option(help="name in experiments/hardware, or a YAML file")]
+GridHardware = Annotated[str | None, typer.Option(help="replaces the grid's hardware")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON to standard output")]
 RunsDir = Annotated[Path, typer.Option(help="folder of all runs")]
 Seeds = Annotated[str | None, typer.Option(help="comma-separated seeds; default: the grid's")]
-ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or an unambiguous prefix", autocompletion=_ids)]
+ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or an unambiguous prefix")]
 
 
 def as_override(option: str, field: str, value: object, overrides: Sequence[str]) -> list[str]:

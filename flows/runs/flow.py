@@ -1,18 +1,14 @@
-"""An experiment as a flow run of Prefect: the flow that workers and `hacpo train` run, and its progress on the page."""
+"""An experiment as a flow run of Prefect: the flow that workers and `hacpo train` run."""
 
 from __future__ import annotations
 
 import logging
-import time
-from contextvars import ContextVar, copy_context
-from functools import partial
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
 from prefect import Flow, flow
-from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.runtime import deployment
@@ -20,66 +16,18 @@ from prefect.states import Cancelled, Crashed
 
 from flows.planning.plans import Plan, find_plan
 from flows.process import configure_process, ignore_broken_output
-from flows.records.progress import Progress
 from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from flows.runs.runner import PrefectRunner
-from flows.service.schedule import prefect_errors
 from hacpo_core.errors import LockedError, ServerError, first_line
-from hacpo_core.evaluation.results import EvaluationResult
-from hacpo_core.phases.health import Finding
-from hacpo_core.store.background import Background
 from hacpo_core.store.lock import ExperimentLock
 
-UPDATE_EVERY_S = 5.0
 _INTERRUPTIONS = (
     "Execution was aborted by an interrupt signal.",
     "Execution was aborted by a termination signal.",
     "Engine execution interrupted by base exception",
 )
 """parts of what Prefect logs as errors of a run that was ended from outside"""
-
-
-class PrefectWatcher(Watcher):
-    """Shows progress on Prefect's web page from a background thread, and forwards every event to another watcher."""
-
-    def __init__(self, inner: Watcher, experiment: str) -> None:
-        self._inner, self._experiment = inner, experiment
-        self._thread = Background("progress")
-        self._artifact: UUID | None = None
-        self._shown_at = 0.0
-
-    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Forward the event."""
-        self._inner.warmed_up(agent, step, num_steps, loss)
-
-    def evaluated(self, result: EvaluationResult) -> None:
-        """Forward the event."""
-        self._inner.evaluated(result)
-
-    def judged(self, finding: Finding) -> None:
-        """Forward the event."""
-        self._inner.judged(finding)
-
-    def stepped(self, progress: Progress) -> None:
-        """Update the progress artifact (step, reward per agent, time left), at most every UPDATE_EVERY_S seconds."""
-        self._inner.stepped(progress)
-        if progress.step < progress.num_steps and time.monotonic() - self._shown_at < UPDATE_EVERY_S:
-            return
-        self._shown_at = time.monotonic()
-        text = f"{progress.position} · {progress.reward} · {progress.seconds_left or 0:.0f} s left"
-        self._thread.do(partial(copy_context().run, self._show, 100.0 * progress.step / progress.num_steps, text))
-
-    def end(self) -> None:
-        """Wait for pending updates; raises a ServerError if Prefect's server did not answer."""
-        self._thread.wait()
-
-    def _show(self, percent: float, text: str) -> None:
-        with prefect_errors():
-            if self._artifact is None:
-                self._artifact = create_progress_artifact(progress=percent, description=text)  # type: ignore[assignment]
-            else:
-                update_progress_artifact(artifact_id=self._artifact, progress=percent, description=text)
 
 
 # Watcher of a command's run, which holds the experiment's lock; None: a worker's run, which has no display.
@@ -107,11 +55,7 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan)
     try:
-        watcher = PrefectWatcher(own_watcher or Watcher(), plan.id)
-        result = run_experiment(plan, runner, watcher, has_lock=own_watcher is not None)
-        watcher.end()
-        with prefect_errors():
-            create_table_artifact(table=result.table, key="result", description=f"Result of {plan.id}")
+        result = run_experiment(plan, runner, own_watcher, has_lock=own_watcher is not None)
     except (LockedError, ServerError) as error:
         return Crashed(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal):

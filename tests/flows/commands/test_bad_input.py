@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,10 +21,8 @@ from flows.planning.compose import compose
 from flows.planning.plans import check_contents, find_plan, plan, save_plan, why_alone
 from flows.runs.opening import open_experiment
 from hacpo_core.config import TinyModelConfig
-from hacpo_core.engines.models.loading import load_tokenizer
 from hacpo_core.errors import ConfigError, DataError, ModelError, StoreError
 from hacpo_core.tiny.models import save_tiny_model
-from hacpo_core.tiny.tokenizers import build_tokenizer
 
 
 @pytest.fixture
@@ -333,28 +329,6 @@ def test_read_only_disk_is_not_blamed_on_the_folder(
     assert capsys.readouterr().err.endswith("Read-only file system; make the disk writable, then try again\n")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", ["show tiny hacpo", "methods", "show"])  # more and less than a buffer
-def test_output_that_cannot_be_written_is_not_blamed_on_the_runs_folder(words: str) -> None:
-    command = [sys.executable, "-m", "flows.cli", *words.split()]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (2, "hacpo: standard output: No space left on device; free some space\n")
-
-
-def test_full_disk_without_a_file_name_is_blamed_on_the_runs_folder_and_not_on_standard_output(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fill(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as Prefect's client raises it
-
-    monkeypatch.setattr("flows.cli.app", fill)
-    monkeypatch.setattr("sys.argv", ["hacpo", "train", "tiny", "hacpo"])
-    with pytest.raises(SystemExit):
-        main()
-    assert capsys.readouterr().err == ("hacpo: a file of the runs folder: No space left on device; free some space\n")
-
-
 def test_show_prints_the_resolved_configuration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -363,37 +337,6 @@ def test_show_prints_the_resolved_configuration(
         main()
     assert not caught.value.code
     assert json.loads(capsys.readouterr().out)["seed"] == 7
-
-
-def test_show_names_the_tokens_that_end_responses(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folders["one"] / "generation_config.json").write_text('{"eos_token_id": [4, 5]}', encoding="utf-8")
-    shutil.rmtree(folders["two"])
-    monkeypatch.setattr("sys.argv", ["hacpo", "show", str(tmp_path / "pair.yaml"), "hacpo"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert not caught.value.code
-    one, two = capsys.readouterr().out.splitlines()[-2:]
-    eos = load_tokenizer(folders["one"]).eos_token_id
-    assert one.startswith(f"# responses of one end with <|im_end|> ({eos}) or ")
-    assert all(f"({token_id})" in one for token_id in (4, 5, eos))
-    assert two.startswith("# responses of two end with unknown tokens: pair.agents.two.path: ")
-
-
-def test_show_names_the_tokens_that_end_responses_of_tiny_agents(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["hacpo", "show", "tiny", "hacpo"])
-    with pytest.raises(SystemExit):
-        main()
-    ends = {}
-    for name, agent in compose("tiny", "hacpo").pair.agents.items():
-        assert agent.tiny is not None
-        ends[name] = build_tokenizer(agent.tiny.tokenizer).eos_token
-    assert len(set(ends.values())) == 2
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-2:] == [f"# responses of {name} end with {end}" for name, end in ends.items()]
 
 
 def test_word_about_an_agent_that_the_pair_lacks_adds_none(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -38,9 +38,7 @@ def test_terminal_shows_a_traceback_of_bugs_alone(
 
 
 @pytest.mark.parametrize("end", [SystemExit(130), KeyboardInterrupt()], ids=["by typer", "before typer"])
-@pytest.mark.parametrize(
-    ("command", "is_resumable"), [("train", True), ("grid", True), ("demo", True), ("probe", False), ("doctor", False)]
-)
+@pytest.mark.parametrize(("command", "is_resumable"), [("train", True), ("probe", False)])
 def test_hint_after_ctrl_c_is_for_commands_that_commit(
     command: str,
     is_resumable: bool,
@@ -84,19 +82,3 @@ def test_every_option_and_argument_has_a_help_text() -> None:
     ]
     assert {"train", "server", "stop"} < set(commands)
     assert not silent
-
-
-def test_shell_completes_the_names_of_pairs_methods_grids_hardware_and_ids(tmp_path: Path) -> None:
-    for name in ("tiny-hacpo-s0-1", "tiny-hacpo-s1-2", "other"):
-        (tmp_path / "experiments" / name).mkdir(parents=True)
-
-    def completed(line: str) -> list[str]:
-        environment = {"_HACPO_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-        return CliRunner().invoke(app, [], env=environment, prog_name="hacpo").stdout.split()
-
-    assert completed("hacpo train tiny_s") == ["tiny_size", "tiny_state"]
-    assert completed("hacpo train tiny hacpo_w") == ["hacpo_window1", "hacpo_window20", "hacpo_window5"]
-    assert completed("hacpo grid table") == ["table1", "table2", "table3", "table4", "table6", "table7"]
-    assert completed("hacpo show tiny hacpo --hardware one_gpu_v") == ["one_gpu_vllm"]
-    assert completed("hacpo evaluate x --suite p") == ["paper"]
-    assert completed(f"hacpo samples --runs-dir {tmp_path} tiny") == ["tiny-hacpo-s0-1", "tiny-hacpo-s1-2"]

@@ -1,4 +1,4 @@
-"""The experiment flow against a real Prefect server: same bits, readable names, tags, retries, artifacts."""
+"""The experiment flow against a real Prefect server: same bits, readable names, tags, retries."""
 
 from __future__ import annotations
 
@@ -183,10 +183,6 @@ def test_prefect_run_repeats_what_failed_has_the_bits_of_the_direct_run_and_is_r
         "advantage": {"step 3 · verify · qwen", "step 3 · verify · llama"},
         "update · llama": {"step 3 · advantage"},
     }
-    artifacts = ask(record, "artifacts", limit=50)
-    kinds = {artifact["type"] for artifact in artifacts}
-    assert {"progress", "table"} <= kinds
-    assert any("step 4 of 4 · mean reward qwen" in (artifact["description"] or "") for artifact in artifacts)
 
 
 def test_teachers_are_asked_before_any_agent_learns(

@@ -57,7 +57,7 @@ EXTRAS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """Result of one check."""
 
     subject: str
@@ -70,7 +70,7 @@ class Finding:
         return asdict(self)
 
 
-def examine(runs_dir: Path, hardware: str) -> Iterator[Finding]:
+def examine(runs_dir: Path, hardware: str) -> Iterator[Check]:
     """Check packages, one step with a hardware file, verifier, disk, GPU, data, and one step with each extra."""
     with ThreadPoolExecutor() as pool:  # each thread waits for a subprocess
         extras = [pool.submit(check_extra, extra) for extra in EXTRAS]
@@ -81,7 +81,7 @@ def examine(runs_dir: Path, hardware: str) -> Iterator[Finding]:
         yield from (extra.result() for extra in extras)
 
 
-def check_packages() -> list[Finding]:
+def check_packages() -> list[Check]:
     """Whether each required package has a version that hacpo allows."""
     findings = []
     for line in requires("hacpo") or []:
@@ -91,22 +91,22 @@ def check_packages() -> list[Finding]:
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
-            findings.append(Finding(requirement.name, False, f"missing; pip install '{requirement}'"))
+            findings.append(Check(requirement.name, False, f"missing; pip install '{requirement}'"))
             continue
         is_ok = requirement.specifier.contains(installed, prereleases=True)
         remedy = "" if is_ok else f", expected {requirement.specifier}; pip install '{requirement}'"
-        findings.append(Finding(requirement.name, is_ok, f"{installed}{remedy}"))
+        findings.append(Check(requirement.name, is_ok, f"{installed}{remedy}"))
     return findings
 
 
-def _try(subject: str, check: Callable[[], str]) -> Finding:
+def _try(subject: str, check: Callable[[], str]) -> Check:
     try:
-        return Finding(subject, True, check())
+        return Check(subject, True, check())
     except (HacpoError, OSError, RuntimeError, ImportError, ValueError) as error:
-        return Finding(subject, False, f"{type(error).__name__}: {error}")
+        return Check(subject, False, f"{type(error).__name__}: {error}")
 
 
-def check_extra(extra: Extra, *, code: str | None = None, limit_s: float = TRIAL_S) -> Finding:
+def check_extra(extra: Extra, *, code: str | None = None, limit_s: float = TRIAL_S) -> Check:
     """Whether an extra's package is installed, has a version that fits, and works in one step.
 
     The step runs in a subprocess, which is killed with all that it started if it hangs.
@@ -117,8 +117,8 @@ def check_extra(extra: Extra, *, code: str | None = None, limit_s: float = TRIAL
         limit_s: time limit.
     """
 
-    def finding(is_ok: bool, detail: str) -> Finding:
-        return Finding(extra.module, is_ok, detail, is_required=False)
+    def finding(is_ok: bool, detail: str) -> Check:
+        return Check(extra.module, is_ok, detail, is_required=False)
 
     if importlib.util.find_spec(extra.module) is None:
         return finding(False, f"not installed (pip install 'hacpo[{extra.name}]'{extra.hint})")
@@ -175,33 +175,33 @@ def _verify_something() -> str:
     return "math-verify accepts 1/2 for 0.5, in a worker process"
 
 
-def check_disk(runs_dir: Path) -> Finding:
+def check_disk(runs_dir: Path) -> Check:
     """Free space for the runs folder, which need not exist yet."""
     folder = next(path for path in (runs_dir.absolute(), *runs_dir.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free / 2**30
-    return Finding("disk", free >= MIN_FREE_GB, f"{free:.1f} GiB free for {runs_dir}")
+    return Check("disk", free >= MIN_FREE_GB, f"{free:.1f} GiB free for {runs_dir}")
 
 
-def check_data() -> Finding:
+def check_data() -> Check:
     """JSONL and Parquet files in the data folder."""
     folder = data_path("", None).absolute()
     if not folder.is_dir():
         detail = f"{folder} is not a folder; set HACPO_DATA_DIR or data.directory (the embedded task needs none)"
-        return Finding("data", False, detail, is_required=False)
+        return Check("data", False, detail, is_required=False)
     files = [path for path in folder.iterdir() if path.suffix in (".jsonl", ".parquet")]
-    return Finding("data", bool(files), f"{folder}: {len(files)} JSONL and Parquet files", is_required=False)
+    return Check("data", bool(files), f"{folder}: {len(files)} JSONL and Parquet files", is_required=False)
 
 
-def check_gpu() -> list[Finding]:
+def check_gpu() -> list[Check]:
     """GPUs that torch sees; on a machine with an NVIDIA driver, also what they need beside Python packages."""
     import torch
 
     driver = _driver()
     if not torch.cuda.is_available() and driver is None:
-        return [Finding("GPU", False, "none; --hardware cpu works", is_required=False)]
+        return [Check("GPU", False, "none; --hardware cpu works", is_required=False)]
     number = torch.cuda.device_count()
     detail = f"{number} x {torch.cuda.get_device_name()}" if number else "torch sees none"
-    return [Finding("GPU", number > 0, detail, is_required=False), check_driver(driver), check_compiler()]
+    return [Check("GPU", number > 0, detail, is_required=False), check_driver(driver), check_compiler()]
 
 
 def _driver() -> str | None:
@@ -214,23 +214,23 @@ def _driver() -> str | None:
     return versions[0] if versions else None
 
 
-def check_driver(driver: str | None) -> Finding:
+def check_driver(driver: str | None) -> Check:
     """Whether an NVIDIA driver is new enough for torch's CUDA."""
     import torch
 
     cuda = torch.version.cuda
     if cuda is None:
         detail = f"torch {torch.__version__} is built without CUDA; install its build for CUDA"
-        return Finding("driver", False, detail, is_required=False)
+        return Check("driver", False, detail, is_required=False)
     oldest = MIN_DRIVERS.get(int(cuda.split(".")[0]), (0, 0))
     parts = tuple(int(part) for part in (driver or "0").split(".")[:2] if part.isdigit())
     detail = f"torch is built for CUDA {cuda}, which needs driver {oldest[0]}.{oldest[1]} or newer; {driver} is here"
     if parts >= oldest:
-        return Finding("driver", True, detail, is_required=False)
-    return Finding("driver", False, f"{detail}: update it, or install torch for an older CUDA", is_required=False)
+        return Check("driver", True, detail, is_required=False)
+    return Check("driver", False, f"{detail}: update it, or install torch for an older CUDA", is_required=False)
 
 
-def check_compiler() -> Finding:
+def check_compiler() -> Check:
     """Whether Triton, which vLLM and torch.compile use, finds a C compiler and Python's headers."""
     names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
     compiler = next(filter(None, map(shutil.which, names)), None)
@@ -238,6 +238,6 @@ def check_compiler() -> Finding:
     missing = [] if compiler else [f"a C compiler ({' or '.join(names)})"]
     missing += [] if header.is_file() else [f"Python's headers ({header})"]
     if not missing:
-        return Finding("C compiler", True, f"{compiler}, for Triton", is_required=False)
+        return Check("C compiler", True, f"{compiler}, for Triton", is_required=False)
     detail = f"missing: {' and '.join(missing)}; Triton (vLLM, torch.compile) needs both: install gcc and python3-dev"
-    return Finding("C compiler", False, detail, is_required=False)
+    return Check("C compiler", False, detail, is_required=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import reduce
 from pathlib import Path
 
@@ -49,21 +49,15 @@ class CostEstimate:
 
 @dataclass(frozen=True, slots=True)
 class _RunTotals:
-    """Totals of an agent's training, over experiments."""
+    """Totals of an agent's training, over experiments: responses, tokens sampled and trained on, device-seconds."""
 
     rollouts: float = 0.0
     sampled: float = 0.0
     trained: float = 0.0
-    """tokens trained on"""
     device_s: float = 0.0
 
     def plus(self, other: _RunTotals) -> _RunTotals:
-        return _RunTotals(
-            self.rollouts + other.rollouts,
-            self.sampled + other.sampled,
-            self.trained + other.trained,
-            self.device_s + other.device_s,
-        )
+        return _RunTotals(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
@@ -93,48 +87,33 @@ def _sum(hours: Sequence[float | None]) -> float | None:
 
 
 def _estimate_one(config: ExperimentConfig, measurements: _TotalsOfRuns, rates: RateConfig | None) -> CostEstimate:
-    num_agent_rollouts = num_rollouts(config)
-    num_responses = num_evaluation_responses(config)
-    sampled_tokens = trained_tokens = 0.0
-    agents = list(config.pair.agents)
+    num_agent_rollouts, num_responses = num_rollouts(config), num_evaluation_responses(config)
     sizes = _num_parameters(config) if rates is not None and rates.billions is not None else {}
+    history = {k: _history(measurements, k, config.method.name) for k in config.pair.agents}
+    sampled: dict[str, float] = {}
+    trained: dict[str, float] = {}
     hours: dict[str, float] = {}
-    history = [_history(measurements, k, config.method.name) for k in agents]
-    for k, measured_run in zip(agents, history, strict=True):
-        if measured_run is not None:
-            length, tokens_per_rollout = (
-                measured_run.sampled / measured_run.rollouts,
-                measured_run.trained / measured_run.rollouts,
-            )
+    for k, run in history.items():
+        if run is not None:
+            length, tokens_per_rollout = run.sampled / run.rollouts, run.trained / run.rollouts
         else:
             length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
             tokens_per_rollout = length * num_sources(config) * config.method.build.num_iterations
-        agent_sampled_tokens, agent_trained_tokens = (
-            length * (num_agent_rollouts + num_responses),
-            tokens_per_rollout * num_agent_rollouts,
-        )
-        sampled_tokens, trained_tokens = sampled_tokens + agent_sampled_tokens, trained_tokens + agent_trained_tokens
-        if measured_run is not None:
-            hours[k] = (
-                (agent_sampled_tokens + agent_trained_tokens)
-                / (measured_run.sampled + measured_run.trained)
-                * measured_run.device_s
-                / 3600
-            )
+        sampled[k] = length * (num_agent_rollouts + num_responses)
+        trained[k] = tokens_per_rollout * num_agent_rollouts
+        if run is not None:
+            hours[k] = (sampled[k] + trained[k]) / (run.sampled + run.trained) * run.device_s / 3600
         elif rates is not None:
             size = sizes.get(k)
-            seconds = agent_sampled_tokens / sampling_rate(rates, size) + agent_trained_tokens / training_rate(
-                rates, size
-            )
-            hours[k] = seconds / 3600
-    is_measured = None not in history
+            hours[k] = (sampled[k] / sampling_rate(rates, size) + trained[k] / training_rate(rates, size)) / 3600
+    is_measured = None not in history.values()
     is_known = is_measured or rates is not None
     return CostEstimate(
         experiments=1,
-        rollouts=num_agent_rollouts * len(agents),
-        evaluation_responses=num_responses * len(agents),
-        sampled_tokens=sampled_tokens,
-        trained_tokens=trained_tokens,
+        rollouts=num_agent_rollouts * len(history),
+        evaluation_responses=num_responses * len(history),
+        sampled_tokens=sum(sampled.values()),
+        trained_tokens=sum(trained.values()),
         busy_hours=sum(hours.values()) if is_known else None,
         occupied_hours=occupied_hours(config, hours) if is_known else None,
         basis="measured" if is_measured else "stated" if is_known else "limit",

@@ -147,10 +147,10 @@ def test_data_are_looked_for_where_the_project_reads_them_and_disk_where_it_writ
     monkeypatch.chdir(tmp_path)
     assert "/data is not a folder; set HACPO_DATA_DIR or data.directory" in doctor.check_data().detail
     (tmp_path / "data").mkdir()
-    assert doctor.check_data() == doctor.Finding("data", False, f"{tmp_path}/data: 0 JSONL and Parquet files", False)
+    assert doctor.check_data() == doctor.Check("data", False, f"{tmp_path}/data: 0 JSONL and Parquet files", False)
     for name in ("a.jsonl", "b.parquet", "c.txt"):
         (tmp_path / "data" / name).touch()
-    assert doctor.check_data() == doctor.Finding("data", True, f"{tmp_path}/data: 2 JSONL and Parquet files", False)
+    assert doctor.check_data() == doctor.Check("data", True, f"{tmp_path}/data: 2 JSONL and Parquet files", False)
     monkeypatch.setenv("HACPO_DATA_DIR", str(tmp_path / "elsewhere"))
     assert "elsewhere is not a folder" in doctor.check_data().detail
     asked: list[Path] = []

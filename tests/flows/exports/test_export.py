@@ -18,7 +18,6 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flows.cli import main
 from flows.exports.export import CARD_FILE, export_agent
 from flows.exports.model_card import model_card
 from flows.planning.compose import compose
@@ -27,7 +26,7 @@ from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
 from hacpo_core.config import as_dict
 from hacpo_core.data.prompts import render_prompts
-from hacpo_core.errors import StoreError
+from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.files import sha256_of
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
@@ -213,36 +212,18 @@ def test_passwords_do_not_reach_the_card(trained: Plan) -> None:
     assert "secret" not in card
 
 
-@pytest.mark.parametrize(
-    ("words", "exit_code", "said"),
-    [
-        (["no-such", "qwen", "x"], 2, "experiment 'no-such': expected the id of one experiment in"),
-        (["small", "nobody", "x"], 2, "agent 'nobody': expected one of qwen, llama, the agents of small-hacpo-s0-"),
-        (["small", "qwen", "x", "--step", "7"], 2, "--step: got 7, but small-hacpo-s0-"),
-        (["small", "qwen", "taken"], 2, "taken exists and is not an empty folder; name another one"),
-        (["small", "qwen", "taken/file"], 2, "file exists and is not an empty folder; name another one"),
-        (["small", "qwen", "taken/file/x"], 3, "Not a directory; name another folder"),
-    ],
-)
-def test_mistake_is_one_sentence_and_leaves_no_folder(
-    trained: Plan,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    exit_code: int,
-    said: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("taken").mkdir()
-    Path("taken/file").touch()
-    monkeypatch.setattr("sys.argv", ["hacpo", "export", *words, "--runs-dir", trained.config.runtime.runs_dir])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == exit_code
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("hacpo: ")
-    assert said in line
+def test_mistake_is_one_sentence_and_leaves_no_folder(trained: Plan, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/file").touch()
+    with pytest.raises(ConfigError, match="agent 'nobody': expected one of qwen, llama, the agents of small-hacpo-s0-"):
+        export_agent(trained, "nobody", tmp_path / "x")
+    with pytest.raises(ConfigError, match="--step: got 7, but small-hacpo-s0-"):
+        export_agent(trained, "qwen", tmp_path / "x", step=7)
+    for name in ("taken", "taken/file"):
+        with pytest.raises(ConfigError, match="exists and is not an empty folder; name another one"):
+            export_agent(trained, "qwen", tmp_path / name)
+    with pytest.raises(StoreError, match="Not a directory; name another folder"):
+        export_agent(trained, "qwen", tmp_path / "taken/file/x")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "taken"]
 
 

@@ -87,30 +87,28 @@ def test_real_pair_is_found_out_before_training() -> None:
     assert naive.remedy.startswith("raise method.objective.sequence_low and sequence_high")
 
 
-@pytest.mark.parametrize(
-    ("changes", "rule"),
-    [
+def test_thresholds_of_an_agents_figures() -> None:
+    cases: list[tuple[dict[str, float | None], str | None]] = [
         ({"all_wrong_share": 0.75}, "few_right"),
         ({"all_wrong_share": 0.74}, None),
         ({"all_right_share": 0.75}, "few_wrong"),
-        ({"all_right_share": 0.74}, None),
         ({"signal_share": 0.1, "all_wrong_share": 0.5}, "no_signal"),
         ({"signal_share": 0.11, "all_wrong_share": 0.5}, None),
         ({"cut_share": 0.3, "ended_share": 0.7}, "responses_cut"),
         ({"cut_share": 0.29, "ended_share": 0.71}, None),
         ({"cut_share": 1.0, "ended_share": 0.0}, "no_end"),
         ({"unscored_share": 0.01}, "responses_unscored"),
-        ({"unscored_share": 0.009}, None),
         ({"formless_share": 0.5}, "answers_without_form"),
-        ({"formless_share": 0.49}, None),
         ({"formless_share": None}, None),
         ({"sampler_difference": 1.1e-3}, "sampler_differs"),
         ({"sampler_difference": 9e-4}, None),
         ({"sampler_difference": math.nan}, "sampler_differs"),
-    ],
-)
-def test_threshold_of_an_agents_figure(changes: dict[str, float], rule: str | None) -> None:
-    assert [name for name, _ in found(replace(AGENT, **changes))] == ([rule] if rule else [])  # type: ignore[arg-type]
+    ]
+    wrong = []
+    for changes, rule in cases:
+        names = [name for name, _ in found(replace(AGENT, **changes))]  # type: ignore[arg-type]
+        wrong += [] if names == ([rule] if rule else []) else [(changes, names)]
+    assert wrong == []
 
 
 def test_bfloat16_is_allowed_its_own_noise() -> None:
@@ -119,26 +117,20 @@ def test_bfloat16_is_allowed_its_own_noise() -> None:
     assert [rule for rule, _ in found(real)] == ["sampler_differs"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        (
-            {"first_share": 0.05},
-            "5.0% of the rows of smol pass the bounds for qwen: median ratio 0.41, bounds 0.8 to 1",
-        ),
+def test_thresholds_of_a_pairs_figures() -> None:
+    cases: list[tuple[dict[str, float], str | None]] = [
+        ({"first_share": 0.05}, f"5.0% of the rows of smol pass the bounds for qwen: {BOUNDS}"),
         ({"first_share": 0.06}, None),
-        (
-            {"last_share": 0.0},
-            f"no row of smol passes the bounds for qwen at the last update of a step: {BOUNDS}",
-        ),
+        ({"last_share": 0.0}, f"no row of smol passes the bounds for qwen at the last update of a step: {BOUNDS}"),
         ({"length_drift": -0.6}, "smol's responses change their length by -60% in qwen's tokens"),
-        ({"length_drift": 0.5}, None),
         ({"num_control_dropped": 3}, "3 control tokens in smol's texts are dropped for qwen"),
         ({"num_rows": 0}, "all responses of smol are unscored or have no tokens for qwen"),
-    ],
-)
-def test_threshold_of_a_pairs_figure(changes: dict[str, float], text: str | None) -> None:
-    assert [each for _, each in found(pair=replace(PAIR, **changes))] == ([text] if text else [])  # type: ignore[arg-type]
+    ]
+    wrong = []
+    for changes, text in cases:
+        texts = [each for _, each in found(pair=replace(PAIR, **changes))]  # type: ignore[arg-type]
+        wrong += [] if texts == ([text] if text else []) else [(changes, texts)]
+    assert wrong == []
 
 
 def test_memory_that_is_not_there_is_found() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.cli import main
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.probe.measure import groups_of
@@ -94,21 +92,14 @@ def test_naives_bounds_stop_a_row_only_on_the_side_to_which_its_advantage_pushes
     assert found.passing_share == pytest.approx(3 / 5)  # 0.811 with -1 and 1.105 with +1 are stopped
 
 
-@pytest.mark.parametrize(
-    ("ratios", "ceiling", "expected"),
-    [
-        ((0.1, 0.2, 0.3, 0.4), 1.0, 0.3),  # 0.3 and 0.4 pass
-        ((0.1, 0.2, 0.3, 0.4, 0.5), 1.0, 0.3),  # three of five
-        ((0.1, 0.2, 1.1, 1.2), 1.0, 0.1),
-        ((0.1, 1.1, 1.2, 1.3), 1.0, None),
-        ((0.4, 0.1, 0.2, 1.0), 1.0, 0.4),
-    ],
-)
-def test_half_of_the_rows_pass_at_a_floor(ratios: Sequence[float], ceiling: float, expected: float | None) -> None:
-    floor = half_floor(np.array(ratios), ceiling)
-    assert floor == expected
-    if floor is not None:
-        assert np.mean([floor <= ratio <= ceiling for ratio in ratios]) >= 0.5
+def test_half_of_the_rows_pass_at_a_floor() -> None:
+    for ratios, expected in (
+        ((0.1, 0.2, 0.3, 0.4), 0.3),  # 0.3 and 0.4 pass
+        ((0.1, 0.2, 0.3, 0.4, 0.5), 0.3),  # three of five
+        ((0.1, 0.2, 1.1, 1.2), 0.1),
+        ((0.1, 1.1, 1.2, 1.3), None),
+    ):
+        assert half_floor(np.array(ratios), 1.0) == expected, ratios
 
 
 def test_groups_are_counted_by_their_scored_rewards() -> None:
@@ -159,12 +150,6 @@ def test_findings_of_the_distant_pair_name_agents_and_remedies(probe: Callable[.
     assert "bounds 1 to 1; lower method.objective.cross_floor" in text
 
 
-def test_finding_of_responses_without_an_answer_names_the_agent_and_a_remedy(probe: Callable[..., str]) -> None:
-    text = probe("hacpo", "rollout.max_response_tokens=4", "--problems", "2")
-    assert "100% of llama's groups have no right answer among 4; warm it up, use easier problems" in text
-    assert "100% of llama's responses are cut at 4 tokens" in text or "no response of llama ends with its" in text
-
-
 def test_update_without_a_single_advantage_is_reckoned_with_all_rows(probe: Callable[..., str]) -> None:
     words = ["rollout.num_samples=1", "--problems", "4", "--json"]  # a group of one has no advantage
     found = json.loads(probe("gspo", *words))
@@ -174,15 +159,10 @@ def test_update_without_a_single_advantage_is_reckoned_with_all_rows(probe: Call
     assert all(seconds > 0 for seconds in found["cost"]["updating_s"].values())
 
 
-def test_prompt_is_shown_with_its_control_tokens(probe: Callable[..., str]) -> None:
-    text = probe("--problems", "2")
-    assert "First prompt of qwen:" in text
-    assert "<|user|>" in text and "<|assistant|>" in text
-
-
 def test_method_may_be_left_out_before_other_words(probe: Callable[..., str]) -> None:
     found = json.loads(probe("rollout.num_samples=2", "--problems", "2", "--json"))
     assert found["method"] == "hacpo"
+    assert "<|user|>" in found["agents"]["qwen"]["prompt"]
     assert [agent["num_responses"] for agent in found["agents"].values()] == [4, 4]
     assert found["findings"] and set(found["findings"][0]) == {"rule", "text", "remedy"}
 
@@ -199,28 +179,3 @@ def test_single_agent_and_method_without_sharing_have_no_pairs(
     found = json.loads(probe("gspo", "--problems", "2", "--json", pair=one))
     assert list(found["agents"]) == ["qwen"] and found["pairs"] == []
     assert "Other agents' rows" not in probe("hacpo", "--problems", "2", pair=one)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("nowhere", "hacpo"), "nowhere"),
-        (("tiny", "hacpoo"), "hacpoo"),
-        (("tiny", "hacpo", "--hardware", "abacus"), "abacus"),
-        (("tiny", "hacpo", "rollout.num_sample=3"), "rollout.num_sample"),
-    ],
-)
-def test_wrong_name_is_one_line(
-    words: Sequence[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sys.argv", ["hacpo", "probe", *words, "--runs-dir", str(tmp_path / "runs")])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert said.startswith("hacpo: ") and message in said and said.count("\n") == 1
-    shutil.rmtree(tmp_path / "runs", ignore_errors=True)

@@ -116,7 +116,9 @@ def pair_probe(
     }
     if not len(minibatch):
         nan = math.nan
-        return PairProbe(learner, source, 0, (nan,) * len(QUANTILES), nan, nan, nan, 0.0, 0.0, None, **counts, gradient_cosine=None)
+        return PairProbe(
+            learner, source, 0, (nan,) * len(QUANTILES), nan, nan, nan, 0.0, 0.0, None, **counts, gradient_cosine=None
+        )
     positions = sampled.positions()
     row_responses = replace(
         sampled.take([positions[key] for key in minibatch.keys]),

@@ -30,17 +30,9 @@ Seeds = Annotated[str | None, typer.Option(help="comma-separated seeds; default:
 ExperimentId = Annotated[str, typer.Argument(help="id of an experiment, or an unambiguous prefix")]
 
 
-def as_override(option: str, field: str, value: object, overrides: Sequence[str]) -> list[str]:
-    """The overrides with an option that stands for a field; None: the option was not given.
-
-    Raises:
-        ConfigError: an override sets the field too.
-    """
-    if value is None:
-        return list(overrides)
-    if any(override.startswith(f"{field}=") for override in overrides):
-        raise ConfigError(f"{option}: {field} is given too, which means the same; remove one of them")
-    return [*overrides, f"{field}={value}"]
+def in_runs_dir(overrides: Sequence[str] | None, runs_dir: Path | None) -> list[str]:
+    """The overrides, and that of `--runs-dir` if it was given."""
+    return [*(overrides or []), *([] if runs_dir is None else [f"runtime.runs_dir={runs_dir}"])]
 
 
 def stay_offline() -> None:

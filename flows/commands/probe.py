@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import AsJson, Hardware, MethodName, Overrides, Pair, as_override
+from flows.commands.options import AsJson, Hardware, MethodName, Overrides, Pair, in_runs_dir
 
 
 def probe(
@@ -30,8 +30,7 @@ def probe(
 
     if "=" in method:  # the method was left out
         method, overrides = "hacpo", [method, *(overrides or [])]
-    all_overrides = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
-    probe_plan = plan(compose(pair, method, hardware=hardware, overrides=all_overrides))
+    probe_plan = plan(compose(pair, method, hardware=hardware, overrides=in_runs_dir(overrides, runs_dir)))
     from flows.probe.cost import probe_cost
     from flows.probe.findings import probe_findings
     from flows.probe.measure import probe as measure

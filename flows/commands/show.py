@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.commands.options import AsJson, Hardware, Overrides, RunsDir
+from flows.commands.options import AsJson, Hardware, Overrides
 from hacpo_core.errors import ConfigError
 
 
@@ -17,7 +16,6 @@ def show(
     method: Annotated[str | None, typer.Argument(help="method")] = None,
     overrides: Overrides = None,
     hardware: Hardware = "cpu",
-    runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """Print the resolved configuration of a pair and a method. Without arguments, list what is there to choose from."""
@@ -27,10 +25,7 @@ def show(
     from hacpo_core.config import as_dict
 
     if pair is None:
-        from flows.records.files import experiment_ids
-
         listing = {kind: available(kind) for kind in DECLARATION_FOLDERS}
-        listing["experiments"] = experiment_ids(runs_dir)
         if as_json:
             print(json.dumps(listing))
         else:

@@ -17,7 +17,7 @@ from flows.commands.options import (
     Overrides,
     Pair,
     RunsDir,
-    as_override,
+    in_runs_dir,
 )
 
 
@@ -34,8 +34,7 @@ def train(
     from flows.planning.plans import plan, save_plan
     from flows.records.states import experiment_status
 
-    all_overrides = as_override("--runs-dir", "runtime.runs_dir", runs_dir, overrides or [])
-    train_plan = plan(compose(pair, method, hardware=hardware, overrides=all_overrides))
+    train_plan = plan(compose(pair, method, hardware=hardware, overrides=in_runs_dir(overrides, runs_dir)))
     if experiment_status(train_plan.root).state != "done":  # what a complete one was trained with stays recorded
         save_plan(train_plan)
     train_planned(train_plan, as_json=as_json)

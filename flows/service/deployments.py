@@ -60,14 +60,13 @@ def _declarations() -> list[dict[str, Any]]:
 def _deploy(client: SyncPrefectClient, declaration: dict[str, Any]) -> None:
     version = hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
     name = str(declaration["name"])
-    flow = flow_name(name)
     try:
-        if client.read_deployment_by_name(f"{flow}/{name}").version == version:
+        if client.read_deployment_by_name(f"{name}/{name}").version == version:
             return
     except ObjectNotFound:
         pass
     client.create_deployment(
-        flow_id=client.create_flow_from_name(flow),
+        flow_id=client.create_flow_from_name(name),
         name=name,
         version=version,
         description=declaration.get("description"),
@@ -86,8 +85,3 @@ def _deploy(client: SyncPrefectClient, declaration: dict[str, Any]) -> None:
             for schedule in declaration.get("schedules", [])
         ],
     )
-
-
-def flow_name(deployment: str) -> str:
-    """Name of a deployment's flow."""
-    return "evaluate" if deployment == "evaluation" else deployment

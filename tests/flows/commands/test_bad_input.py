@@ -251,24 +251,6 @@ def test_command_line_says_one_line_and_exits_with_its_code(
     assert printed[0].startswith("hacpo: ")
 
 
-def test_runs_folder_is_an_option_of_train_and_is_given_once(
-    folders: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ["hacpo", "train", str(tmp_path / "pair.yaml"), "gspo", "--runs-dir", str(tmp_path / "there")]
-    monkeypatch.setattr("sys.argv", [*words, "runtime.runs_dir=here"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "--runs-dir: runtime.runs_dir is given too" in capsys.readouterr().err
-    monkeypatch.setattr("flows.commands.train.train_planned", lambda planned, *, as_json: print(planned.root))
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit):
-        main()
-    assert capsys.readouterr().out.startswith(str(tmp_path / "there" / "experiments"))
-
-
 def test_file_in_place_of_a_runs_folder_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

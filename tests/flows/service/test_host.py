@@ -181,15 +181,15 @@ def test_living_process_is_left_alone(engine: Any) -> None:
 
 
 @pytest.mark.system
-def test_dead_evaluation_gives_its_place_in_the_pool_back(tmp_path: Path, migrated: Callable[[Path], None]) -> None:
+def test_dead_report_gives_its_place_in_the_pool_back(tmp_path: Path, migrated: Callable[[Path], None]) -> None:
     migrated(tmp_path)
     schedule = Schedule(ensure_server(tmp_path), tmp_path)
     client = schedule.client
     try:
         deploy(client)
         set_pool_limit(schedule, 1)
-        evaluation = client.read_deployment_by_name("evaluate/evaluation").id
-        dead, waiting = (client.create_flow_run_from_deployment(evaluation) for _ in range(2))
+        report = client.read_deployment_by_name("report/report").id
+        dead, waiting = (client.create_flow_run_from_deployment(report) for _ in range(2))
         client.update_flow_run_labels(dead.id, {"prefect.worker.name": HERE})
         client.set_flow_run_state(dead.id, Pending(), force=True)
         client.set_flow_run_state(dead.id, Running(), force=True)

@@ -313,8 +313,7 @@ def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
     deploy(client)
     (nightly,) = client.read_deployment_by_name("grid/grid").schedules
     assert (nightly.active, nightly.schedule.cron) == (False, "0 3 * * *")
-    names = {f"{flow}/{name}" for flow, name in (("experiment", "experiment"), ("evaluate", "evaluation"))}
-    assert names | {"grid/grid", "report/report"} <= {
+    assert {"experiment/experiment", "grid/grid", "report/report"} <= {
         f"{client.read_flow(found.flow_id).name}/{found.name}" for found in client.read_deployments()
     }
 

@@ -30,7 +30,6 @@ HAS_GPU = torch.cuda.is_available()
 DEVICE, DTYPE = ("cuda", "bfloat16") if HAS_GPU else ("cpu", "float32")
 PROMPT = 150 if HAS_GPU else 12
 """tokens"""
-CHUNK_MB = 1024 if HAS_GPU else 64
 """as in the hardware files"""
 FORWARD, BACKWARD, UPDATE = "forward", "forward and backward", "update"
 COMPILED = "update, compiled"
@@ -66,7 +65,7 @@ def measure(work: Callable[[], object], rounds: int) -> dict[str, float]:
 
 def learner_of(size: str, changes: dict[str, Any]) -> TorchLearner:
     """A learner with random weights."""
-    fixed: dict[str, Any] = {"device": DEVICE, "dtype": DTYPE, "grad_dtype": "float32", "logprob_chunk_mb": CHUNK_MB}
+    fixed: dict[str, Any] = {"device": DEVICE, "dtype": DTYPE, "grad_dtype": "float32"}
     engine = EngineConfig(**fixed | changes)
     use_expandable_segments(engine)
     return TorchLearner(

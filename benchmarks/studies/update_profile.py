@@ -117,7 +117,6 @@ def profiled_update(model: PreTrainedModel, threads: int) -> list[dict[str, Any]
         device="cuda" if HAS_GPU else "cpu",
         dtype="bfloat16" if HAS_GPU else "float32",
         grad_dtype="float32",
-        logprob_chunk_mb=1024 if HAS_GPU else 64,
         num_threads=threads,
     )
     learner = TorchLearner(

@@ -54,13 +54,6 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"cannot read {' '.join(overrides)!r}: {yaml_problem(error)}; quote the value") from error
 
 
-def _check_encoding(words: Sequence[str]) -> None:
-    """Raise a ConfigError for a word that Python could not decode: it is in no file's encoding, either."""
-    for word in words:
-        if any("\ud800" <= character <= "\udfff" for character in word):
-            raise ConfigError(f"{word!r}: not valid text in the locale of this process; set LC_ALL=C.UTF-8")
-
-
 def _quoted(override: str) -> str:
     """The override, with the value of a template quoted, whose braces YAML would parse."""
     name, _, value = override.partition("=")
@@ -84,7 +77,6 @@ def compose(
     Raises:
         ConfigError: an unknown name or field, a value of the wrong type, a contradiction, or a field without effect.
     """
-    _check_encoding([pair, method, hardware, *overrides])
     override_layer = _read_overrides(overrides)
     entry = OmegaConf.create(entry or {})
     layers = [

@@ -157,58 +157,82 @@ def agent_memory(
         is_least: the minimum, with one response at a time; False: the maximum, with all responses at the limit. A
             sampler with a share takes it in either case; one that is still auto counts as the minimum.
     """
-    engine, rollout = config.engine, config.rollout
-    is_narrow, is_deepspeed = engine.dtype != "float32", engine.learner == "deepspeed"
-    width = 2 if is_narrow else 4
-    stage = engine.deepspeed.stage if is_deepspeed else 0
-    total, trained = shape.num_parameters, num_trained(config, shape)
-    weights = width * total / (ranks if stage == 3 else 1)
-    if is_deepspeed and engine.deepspeed.offload_parameters:
-        weights = 0.0
-    if stage == 3:  # whole copy for sampling and saving
-        weights += width * total
-    # With torch, sums in fp32 are the copy for the step.
-    sums_in_fp32 = is_deepspeed and is_narrow and engine.grad_dtype == "float32"
-    gradients: float = (4 if sums_in_fp32 else width) * trained / (ranks if stage >= 2 else 1)
-    optimizer: float = (12 if is_narrow else 8) * trained / (ranks if stage >= 1 else 1)
-    if is_deepspeed and engine.deepspeed.offload_optimizer:
-        optimizer = 0.0
-    elif sums_in_fp32 and stage == 1:  # the optimizer keeps the sums, and its step reads a part of them
-        optimizer, gradients = optimizer + gradients, 0.0
-    else:
-        copies = (4 if is_narrow or is_deepspeed else 0) + (width if is_narrow and stage in (1, 2) else 0)
-        gradients += copies * trained / (ranks if stage >= 1 else 1)
-
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    engine = config.engine
+    width, weights = _width(config), _width(config) * shape.num_parameters
+    learner = _learner_bytes(config, shape, ranks)
     if num_recomputed is None:
         num_recomputed = recomputed_layers(engine.gradient_checkpointing, shape.num_layers)
-    tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
-    max_places = 0 if is_least or engine.row_layout == "padded" else MAX_PLACES * engine.micro_batch_tokens
-    activations = tokens * _activation_bytes(shape, width, num_recomputed, places=max(1.0, max_places / tokens))
-    activations += 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
-
     kind = sampler_of(engine)
-    cache_of_one = longest_sequence(config) * 2 * shape.num_layers * shape.kv_width * width
     sampler = kind.device_bytes(
         engine,
-        weights=width * total,
-        response=cache_of_one,
-        num_responses=1 if is_least else rollout.batch_size,
+        weights=weights,
+        response=longest_sequence(config) * 2 * shape.num_layers * shape.kv_width * width,
+        num_responses=1 if is_least else config.rollout.batch_size,
         gpu=gpu_gib * GIB,
     )
-    keeps_reference = has_reference(config) and engine.lora.rank == 0
     return AgentMemory(
-        weights=weights / GIB,
-        reference=width * total / GIB if keeps_reference else 0.0,
-        gradients=gradients / GIB,
-        optimizer=optimizer / GIB,
-        activations=activations / GIB,
+        weights=learner.weights / GIB,
+        reference=weights / GIB if has_reference(config) and engine.lora.rank == 0 else 0.0,
+        gradients=learner.gradients / GIB,
+        optimizer=learner.optimizer / GIB,
+        activations=_update_bytes(config, shape, num_recomputed, is_least=is_least) / GIB,
         sampler=sampler / GIB,
         asleep=kind.asleep_gib if engine.device != "cpu" else 0.0,
         always=_always_bytes(config, shape, width) / GIB,
         offloads=engine.offloads,
         sampler_sleeps=kind.can_sleep(engine),
     )
+
+
+def _width(config: ExperimentConfig) -> int:
+    """Bytes of a weight."""
+    return 4 if config.engine.dtype == "float32" else 2
+
+
+@dataclass(frozen=True, slots=True)
+class _LearnerBytes:
+    weights: float
+    gradients: float
+    optimizer: float
+
+
+def _learner_bytes(config: ExperimentConfig, shape: ModelShape, ranks: int) -> _LearnerBytes:
+    """What the learner's tensors of each weight take on one rank."""
+    engine, width = config.engine, _width(config)
+    is_bf16, is_deepspeed = width == 2, engine.learner == "deepspeed"
+    stage = engine.deepspeed.stage if is_deepspeed else 0
+    total, trained = shape.num_parameters, num_trained(config, shape)
+    weights = 0.0 if is_deepspeed and engine.deepspeed.offload_parameters else width * total / _ranks(3, stage, ranks)
+    if stage == 3:  # whole copy for sampling and saving
+        weights += width * total
+    # With torch, sums in fp32 are the copy for the step.
+    sums_in_fp32 = is_deepspeed and is_bf16 and engine.grad_dtype == "float32"
+    gradients: float = (4 if sums_in_fp32 else width) * trained / _ranks(2, stage, ranks)
+    optimizer: float = (12 if is_bf16 else 8) * trained / _ranks(1, stage, ranks)
+    if is_deepspeed and engine.deepspeed.offload_optimizer:
+        optimizer = 0.0
+    elif sums_in_fp32 and stage == 1:  # the optimizer keeps the sums, and its step reads a part of them
+        optimizer, gradients = optimizer + gradients, 0.0
+    else:
+        copies = (4 if is_bf16 or is_deepspeed else 0) + (width if is_bf16 and stage in (1, 2) else 0)
+        gradients += copies * trained / _ranks(1, stage, ranks)
+    return _LearnerBytes(weights, gradients, optimizer)
+
+
+def _ranks(first_stage: int, stage: int, ranks: int) -> int:
+    """Ranks among which something is divided that ZeRO shards from a stage on."""
+    return ranks if stage >= first_stage else 1
+
+
+def _update_bytes(config: ExperimentConfig, shape: ModelShape, num_recomputed: int, *, is_least: bool) -> float:
+    """Bytes of the activations, logits and head of a pass that trains."""
+    engine, rollout = config.engine, config.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
+    max_places = 0 if is_least or engine.row_layout == "padded" else MAX_PLACES * engine.micro_batch_tokens
+    places = max(1.0, max_places / tokens)
+    activations = tokens * _activation_bytes(shape, _width(config), num_recomputed, places=places)
+    return activations + 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
 
 
 def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> float:
@@ -226,8 +250,8 @@ def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> fl
 
 def _head_bytes(config: ExperimentConfig, shape: ModelShape) -> float:
     """Bytes of the output embedding's gradient while it is accumulated, and with a wide head of its fp32 copy."""
-    is_narrow, is_trained = config.engine.dtype != "float32", config.engine.lora.rank == 0
-    copies = (4 + (2 if is_narrow else 0) if is_trained else 0) + (4 if config.engine.head_dtype == "float32" else 0)
+    is_bf16, is_trained = config.engine.dtype != "float32", config.engine.lora.rank == 0
+    copies = (4 + (2 if is_bf16 else 0) if is_trained else 0) + (4 if config.engine.head_dtype == "float32" else 0)
     return copies * shape.vocab_size * shape.hidden_size
 
 

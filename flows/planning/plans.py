@@ -13,7 +13,7 @@ from flows.planning.capacity import check_fits, memory_fields, with_memory_plan
 from flows.planning.compose import load_config, to_yaml
 from flows.planning.memory import folder_shape, gpu_gib, sizes_of
 from flows.planning.ranks import with_ranks
-from flows.planning.user_code import check_reward_function, code_digest
+from flows.planning.user_code import code_digest
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.mlflow_address import sqlite_path
 from flows.records.states import CONFIG_FILE
@@ -183,8 +183,6 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
         module, colon, _ = name.partition(":")
         if colon:
             digests[context] = code_digest(context, module)
-            if context.startswith("reward "):
-                check_reward_function(context, name)
     return digests
 
 

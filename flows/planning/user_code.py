@@ -40,33 +40,6 @@ def code_digest(context: str, module: str) -> str:
     return digest.hexdigest()
 
 
-def check_reward_function(context: str, name: str) -> None:
-    """Check that a user's reward function can be called with problems and responses; does not import its module.
-
-    A function that the module itself does not define with `def` is not checked.
-
-    Args:
-        context: for messages.
-        name: `package.module:function`.
-
-    Raises:
-        ConfigError: it takes other arguments.
-    """
-    module, _, attribute = name.partition(":")
-    path = _file_of(context, module)
-    for node in ast.parse(path.read_bytes(), str(path)).body:
-        if isinstance(node, ast.FunctionDef) and node.name == attribute:
-            arguments = node.args
-            positional = [*arguments.posonlyargs, *arguments.args]
-            num_required = len(positional) - len(arguments.defaults)
-            is_too_short = len(positional) < 2 and arguments.vararg is None
-            if is_too_short or num_required > 2 or None in arguments.kw_defaults:
-                names = ", ".join(argument.arg for argument in [*positional, *arguments.kwonlyargs])
-                raise ConfigError(
-                    f"{context}: {name} takes ({names}), expected (problems, responses); correct its arguments"
-                )
-
-
 def _file_of(context: str, module: str) -> Path:
     try:
         spec = importlib.util.find_spec(module)

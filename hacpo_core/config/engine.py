@@ -175,9 +175,6 @@ class EngineConfig:
             "auto": "shared_prompts for models that support it, else padded",
         },
     )
-    logprob_chunk_mb: int = setting(
-        64, "size of one chunk of fp32 logits; up to three such buffers exist at a time", unit="MiB", at_least=1
-    )
     gradient_checkpointing: bool | int | str = setting(
         False,
         "recompute activations in the backward pass to save memory: those of all decoder layers (true), or of this "
@@ -200,6 +197,11 @@ class EngineConfig:
         "leave rows with an advantage of 0 out of an update's passes: same gradient, but ratio metrics over the other "
         "rows only",
     )
+
+    @property
+    def logprob_chunk_mb(self) -> int:
+        """Size of one chunk of fp32 logits, MiB; up to three such buffers exist at a time."""
+        return 1024 if self.device == "cuda" else 64
 
 
 _NOT_RAY = unless("placement.kind", "ray")

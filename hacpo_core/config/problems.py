@@ -41,7 +41,6 @@ class HubConfig:
 
     name: str = setting("", "data set, as owner/name; empty: the file is never downloaded")
     file: str = setting("", "path of the JSONL or Parquet file inside the data set")
-    revision: str = setting("main", "commit, tag or branch")
     id_field: str | None = setting(None, "column of the row's unique id; null: the row number")
     problem_field: str = setting("problem", "column of the problem's text")
     answer_field: str = setting("answer", "column of the correct answer")

@@ -168,9 +168,7 @@ def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:
     # Each request to an unreachable hub takes 23 s to time out, so after the first one only the local cache is used.
     is_silent = constants.ENDPOINT in UNREACHABLE_HUBS
     try:
-        return Path(
-            hf_hub_download(hub.name, hub.file, repo_type="dataset", revision=hub.revision, local_files_only=is_silent)
-        )
+        return Path(hf_hub_download(hub.name, hub.file, repo_type="dataset", local_files_only=is_silent))
     except (OSError, ValueError) as error:
         if isinstance(error, (LocalEntryNotFoundError, ConnectionError, TimeoutError)):
             UNREACHABLE_HUBS.add(constants.ENDPOINT)

@@ -191,12 +191,6 @@ def test_all_presets_set_every_field_in_which_they_differ() -> None:
     assert names == [different] * 3
 
 
-def test_text_that_no_file_can_hold_is_refused_with_the_locale() -> None:
-    word = "pair.name=caf\udcc3\udca9"  # as Python reads é in a locale of ASCII
-    with pytest.raises(ConfigError, match=r"caf\\udcc3\\udca9': not valid text in the locale .*LC_ALL=C.UTF-8"):
-        compose("tiny", "hacpo", overrides=[word])
-
-
 @pytest.mark.slow
 def test_nested_yaml_without_an_end_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*quote the value"):

@@ -202,14 +202,14 @@ def test_file_that_is_not_here_comes_from_the_hub_with_the_columns_there(
     asked: list[tuple[Any, ...]] = []
 
     def download(name: str, file: str, **options: Any) -> str:
-        asked.append((name, file, options["revision"], options["repo_type"]))
+        asked.append((name, file, options["repo_type"]))
         return str(tmp_path / "download.parquet")
 
     monkeypatch.setattr("hacpo_core.data.problem_sets.hf_hub_download", download)
     columns = {name: value for name, value in COLUMNS.items() if name != "system"}
-    hub = HubConfig(name="somebody/sums", file="main/train.parquet", revision="v2", **columns)
+    hub = HubConfig(name="somebody/sums", file="main/train.parquet", **columns)
     problems = load_problems(one_set(tmp_path, "absent.jsonl", hub=hub))
-    assert asked == [("somebody/sums", "main/train.parquet", "v2", "dataset")]
+    assert asked == [("somebody/sums", "main/train.parquet", "dataset")]
     assert [problem.id for problem in problems] == [row["key"] for row in ROWS]
 
 

@@ -235,17 +235,6 @@ def test_class_that_is_no_implementation_is_refused(word: str, message: str, sma
         small_plan("hacpo", word)
 
 
-def test_reward_function_with_wrong_arguments_is_refused_before_the_run(small_plan: Callable[..., Plan]) -> None:
-    message = r"test_plugins:brief takes \(responses\), expected \(problems, responses\)"
-    with pytest.raises(ConfigError, match=message):
-        small_plan("hacpo", "reward.functions=[tests.methods.test_plugins:brief]")
-
-
-def brief(responses: list[str]) -> list[float]:
-    """A reward function that lacks the problems."""
-    return [1.0] * len(responses)
-
-
 def test_fields_of_a_users_class_are_checked_and_named(small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(ConfigError, match=r"method.estimate.share: got 1.5, expected a value in \(0, 1\]"):
         small_plan("hacpo", "method.estimate.name=tests.plugins:RunningMean", "method.estimate.share=1.5")

@@ -137,7 +137,7 @@ def test_sum_of_gradients_in_float32_takes_four_bytes_divided_from_stage_two() -
     ],
 )
 def test_gradient_of_the_output_embedding_is_counted(words: tuple[str, ...], bytes_each: int) -> None:
-    config = config_of("engine.logprob_chunk_mb=64", *words)
+    config = config_of(*words)
     large = replace(BILLION, vocab_size=2**20)
     with_head, without = (agent_memory(config, shape, ranks=1, gpu_gib=79).activations for shape in (large, BILLION))
     assert with_head - without == pytest.approx(bytes_each * 2**20 * 100 / 2**30)

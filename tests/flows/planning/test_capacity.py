@@ -103,7 +103,7 @@ def test_each_agent_of_a_pair_has_its_own_recomputed_layers() -> None:
     shapes = published_shapes(config)
     planned = with_memory_plan(config, shapes)
     of_4b, of_3b = (agent.recomputed_layers for agent in planned.pair.agents.values())
-    assert (of_4b, of_3b) == (18, 3), "of 36 and 28"
+    assert (of_4b, of_3b) == (15, 0), "of 36 and 28"
     memory = memory_of_agents(planned, shapes, gpu_gib=79)
     assert all(76 - 2 < agent.updating <= 76 for agent in memory.values()), "a layer takes 2.0 and 1.7 GiB"
 
@@ -111,7 +111,7 @@ def test_each_agent_of_a_pair_has_its_own_recomputed_layers() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("engine.gradient_checkpointing=auto",), "got auto with engine.device=cpu, .*; set true or false"),
+        (("engine.gradient_checkpointing=auto",), "got auto with engine.device=cpu; set true or false"),
         (("engine.gradient_checkpointing=never",), "got 'never', expected auto, true, false or a number of layers"),
         (("engine.gradient_checkpointing=-1",), r"got -1, expected auto, true, false or a number of layers in \[0, "),
     ],
@@ -172,7 +172,7 @@ def test_plan_that_a_machine_cannot_hold_is_refused_with_the_figure(monkeypatch:
     monkeypatch.setattr(host_memory, "min_gpu_gib", lambda: 79.0)
     monkeypatch.setattr(host_memory, "_container_bytes", lambda: 200 * 2**30)
     monkeypatch.setattr(host_memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=250 * 2**30))
-    with pytest.raises(CapacityError, match=r"need at least 243 GiB of host memory, but the machine has 200; offload"):
+    with pytest.raises(CapacityError, match=r"need at least 227 GiB of host memory, but the machine has 200; offload"):
         check_fits(config, shapes)
     monkeypatch.setattr(host_memory, "_container_bytes", lambda: math.inf)
     check_fits(config, shapes)

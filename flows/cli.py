@@ -67,7 +67,6 @@ for command in (
     grid.demo,
     grid.grid,
     worker.worker,
-    worker.reconcile,
     report.report,
     sync.sync,
     show.show,

@@ -25,13 +25,12 @@ from dashboards.pages.forms import chosen_experiments, read_form
 from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
-from flows.service.deployments import PRIORITIES
 from flows.service.experiment_state import ScheduledRun, state_of
 from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import HacpoError
 
 _log = logging.getLogger(__name__)
-ACTIONS = {"retry": "retry", "run": "run", "cancel": "cancel", **{name: f"priority {name}" for name in PRIORITIES}}
+ACTIONS = ("retry", "run", "cancel")
 FIRST_REPLY_S = 0.3
 _Rows = Literal["mean", "each"]
 _Name = Annotated[str, Query(max_length=200)]
@@ -59,7 +58,6 @@ def grid_routes(site: Site) -> APIRouter:
             request,
             "grid/grid.html",
             live=live,
-            priorities=PRIORITIES,
             has_report=report.is_file(),
             all_runs=ALL_RUNS,
             **context,
@@ -83,7 +81,7 @@ def grid_routes(site: Site) -> APIRouter:
         if action not in ACTIONS:
             raise HTTPException(422, "no such action")
         outcomes = await run_in_threadpool(_act, site, action, experiments)
-        return HTMLResponse(fragment("grid/outcome.html", outcomes=outcomes, action=ACTIONS[action]))
+        return HTMLResponse(fragment("grid/outcome.html", outcomes=outcomes, action=action))
 
     return router
 
@@ -143,13 +141,11 @@ def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:
 
 
 def _operation(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]) -> Callable[[str], object]:
-    if action in ("retry", "run"):  # keeps its priority
-        return lambda experiment: schedule.start(
-            experiment, runs[experiment].priority if experiment in runs else "normal"
-        )
     if action == "cancel":
         return schedule.cancel
-    return lambda experiment: schedule.set_priority(experiment, action)
+    return lambda experiment: schedule.start(  # keeps its priority
+        experiment, runs[experiment].priority if experiment in runs else "normal"
+    )
 
 
 def _why_impossible(action: str, state: str) -> str | None:

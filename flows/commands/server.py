@@ -32,7 +32,7 @@ def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
 @server_app.command("status")
 def server_status(runs_dir: RunsDir = Path("runs")) -> None:
     """Print whether the server runs and responds; exit code 1 if it does not."""
-    from flows.service.server import find_server, has_reconciler, is_healthy, other_host
+    from flows.service.server import find_server, is_healthy, other_host
     from flows.service.worker import find_worker
 
     server = find_server(runs_dir)
@@ -44,6 +44,5 @@ def server_status(runs_dir: RunsDir = Path("runs")) -> None:
     print(f"{server.url} {'healthy' if is_up else 'does not answer'}")
     worker = find_worker(runs_dir)
     print(f"worker: {'none' if worker is None else f'process {worker.pid}'}")
-    print(f"reconciler: {'in a worker' if has_reconciler(runs_dir) else 'none; it comes with a worker'}")
     if not is_up:
         raise typer.Exit(1)

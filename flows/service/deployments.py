@@ -14,8 +14,6 @@ from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCre
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
-from hacpo_core.errors import ConfigError
-
 POOL = "hacpo"
 PRIORITIES = ("high", "normal", "low")
 """work queues of the pool, highest priority first"""
@@ -36,35 +34,22 @@ def deploy(client: SyncPrefectClient) -> None:
     """Register missing pool, queues and deployments, and deployments whose declaration changed.
 
     Several processes may call this at once.
-
-    Raises:
-        ConfigError: prefect.yaml cannot be read.
     """
     with suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
     for priority, name in enumerate(PRIORITIES, start=1):
         with suppress(ObjectAlreadyExists):
             client.create_work_queue(name, work_pool_name=POOL, priority=priority)
-    for declaration in _declarations():
+    for declaration in yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]:
         _deploy(client, declaration)
-
-
-def _declarations() -> list[dict[str, Any]]:
-    try:
-        declarations: list[dict[str, Any]] = yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]
-    except OSError as error:
-        raise ConfigError(f"{DECLARATIONS} cannot be read: {error.strerror}; install hacpo again") from error
-    return declarations
 
 
 def _deploy(client: SyncPrefectClient, declaration: dict[str, Any]) -> None:
     version = hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:12]
-    name = str(declaration["name"])
-    try:
+    name = str(declaration["name"])  # of the flow, too
+    with suppress(ObjectNotFound):
         if client.read_deployment_by_name(f"{name}/{name}").version == version:
             return
-    except ObjectNotFound:
-        pass
     client.create_deployment(
         flow_id=client.create_flow_from_name(name),
         name=name,

@@ -1,6 +1,7 @@
 """Finds flow runs whose process died unnoticed and resubmits their experiments, a few times.
 
-Prefect notices a dead process only while its worker is alive. The experiment's lock shows whether the process is alive:
+Prefect notices a dead process only while its worker is alive, and 80 to 90 s later by an automation on heartbeats. The
+experiment's lock shows at once whether the process of an experiment is alive:
 
     state of the flow run                       cause                                          action
     Pending for long                            the worker died before it started the process  resubmit
@@ -14,43 +15,64 @@ Prefect notices a dead process only while its worker is alive. The experiment's 
     Running without a worker, lock free         `hacpo train` was killed                       Crashed
 
 To resubmit is to create a new flow run. After MAX_RESTARTS restarts without a committed step between them, the
-experiment counts as failed. What an ended experiment did not send to MLflow is sent. Flow runs that hold no
-experiment lock, and processes that outlive their cancelled run, are handled by `flows.service.host`. One worker of a
-runs folder does all this, between its other checks (`flows.service.serving`).
+experiment counts as failed. Processes are visible on their own host alone, so every `hacpo worker` checks those of its
+host: it kills the process of a cancelled run, and reports dead grids and reports, which hold no lock and would
+occupy a slot of the pool forever. One worker of a runs folder does all else, and sends to MLflow what ended
+experiments did not.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import psutil
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.records.failures import record_failure
 from flows.records.mlflow_address import unsent_experiments
-from flows.records.states import CONFIG_FILE, ExperimentStatus, experiment_status
+from flows.records.states import CONFIG_FILE, experiment_status
+from flows.service.deployments import POOL
 from flows.service.experiment_state import state_of
-from flows.service.host import HostWatch, Suspects, Timeouts
 from flows.service.processes import end_with_parent, module_command
-from flows.service.schedule import Schedule, flow_run_pages, prefect_errors, scheduled_run
+from flows.service.schedule import FOLDER_TAG, Schedule, flow_run_pages, host_of, prefect_errors, scheduled_run
 from hacpo_core.errors import EngineError
 from hacpo_core.store.steps import StepStore
 
 _log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """consecutive resubmissions of an experiment without progress by at least one step"""
-SLACK_S = 10.0
 SEND_EVERY_S = 60.0
 """time between two attempts to send to MLflow what ended experiments did not"""
 _RESTARTS = "restarts:"
-_STATES_TO_CHECK = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED, StateType.FAILED)
+_FLOW_RUN = "PREFECT__FLOW_RUN_ID"
+_LIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+_ENDED = (StateType.CRASHED, StateType.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a run may appear dead before it counts as dead, in seconds."""
+
+    pending_s: float = 120.0
+    """time for a pending run to start its process; imports are slow on a busy machine"""
+    running_s: float = 20.0
+    """time for a running run without lock or process: it takes the lock after its first report, and frees it before
+    its last one"""
+    gone_s: float = 3.0
+    """time for a run of this host of which no process is left, and no worker that could still start one"""
 
 
 @dataclass
@@ -63,13 +85,13 @@ class Reconciler:
     sender: subprocess.Popen[bytes] | None = None
     """process that sends to MLflow what ended experiments did not"""
     _send_at: float = -math.inf
+    _created_at: float = field(default_factory=time.time)
+    _since: dict[Any, float] = field(default_factory=dict)
+    _seen: set[Any] = field(default_factory=set)
+    _processes: Mapping[str, list[psutil.Process]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._suspects = Suspects(self.runs_dir, self.timeouts)
-        self._host = HostWatch(self._suspects)
-
-    def check_once(self) -> list[str]:
-        """Check every run once.
+    def check_once(self, *, only_host: bool = False) -> list[str]:
+        """Check every run once, or only what this host alone can see.
 
         Returns:
             one message per action taken.
@@ -77,84 +99,113 @@ class Reconciler:
         Raises:
             ServerError: the server does not answer.
         """
-        with self._suspects.one_round():
-            return self._check()
-
-    def _check(self) -> list[str]:
-        messages = self._host.check(self.schedule.client)
-        for experiment, run in self.schedule.flow_runs().items():
-            if not experiment or run.state is None or run.state.type not in _STATES_TO_CHECK:
-                continue
-            status = experiment_status(self.schedule.root(experiment))
-            for message in self._reconcile(experiment, run, status):
-                _log.warning("%s: %s", experiment, message)
-                messages.append(f"{experiment}: {message}")
-        for message in self._close_command_runs():
+        self._processes, self._seen = processes_of_runs(), set()
+        messages = [*self._check_host(), *(() if only_host else self._check_experiments())]
+        self._since = {key: since for key, since in self._since.items() if key in self._seen}  # the others are alive
+        for message in messages:
             _log.warning("%s", message)
-            messages.append(message)
         return messages
 
-    @property
-    def num_suspects(self) -> int:
-        """Number of runs that appear dead, but not yet for long enough."""
-        return len(self._suspects)
+    def _is_due(self, run: FlowRun, *, even_alive: bool = False) -> bool:
+        """Whether the run, which appears dead, has done so in the same state for long enough.
 
-    def _reconcile(self, experiment: str, run: FlowRun, status: ExperimentStatus) -> Iterator[str]:
-        assert run.state is not None, "checked by check_once"
-        kind = run.state.type
-        if status.state == "running" or kind not in _STATES_TO_CHECK:
+        A run with a process on this host is not due, unless `even_alive`.
+        """
+        is_alive, host = str(run.id) in self._processes, host_of(run)
+        if not is_alive and host == socket.gethostname() and self._has_no_worker(run):
+            timeout_s = self.timeouts.gone_s
+        elif run.state_type is StateType.PENDING or host not in (None, socket.gethostname()):
+            timeout_s = self.timeouts.pending_s  # another host's process may be alive without the lock
+        else:
+            timeout_s = self.timeouts.running_s
+        key = (run.id, run.state_id or (run.state.id if run.state is not None else None))
+        self._seen.add(key)
+        since = self._since.setdefault(key, time.monotonic())
+        return time.monotonic() - since >= timeout_s and (even_alive or not is_alive)
+
+    def _has_no_worker(self, run: FlowRun) -> bool:
+        """Whether no worker is about to start a process of this host's run: an earlier one took it."""
+        if run.state_type is not StateType.PENDING:
+            return True
+        is_of_folder = any(tag.startswith(FOLDER_TAG) for tag in run.tags)
+        return is_of_folder and run.state is not None and run.state.timestamp.timestamp() < self._created_at
+
+    def _check_host(self) -> Iterator[str]:
+        """Kill processes of cancelled runs, and report runs without a lock whose process is gone."""
+        ids = {"any_": list(self._processes)}
+        for run in self._runs(StateType.CANCELLING, StateType.CANCELLED, id=ids) if self._processes else ():
+            # While the run is Cancelling, its worker may be about to end it.
+            if run.state_type is StateType.CANCELLED or self._is_due(run, even_alive=True):
+                yield from self._kill(run, self._processes[str(run.id)])
+        for run in self._runs(*_LIVE, pool=POOL):
+            has_lock = any(tag.startswith(FOLDER_TAG) for tag in run.tags)
+            is_visible = str(run.id) not in self._processes and host_of(run) in (None, socket.gethostname())
+            if is_visible and not has_lock and self._is_due(run):
+                is_cancelled = run.state_type is StateType.CANCELLING
+                self._set(run, Cancelled(message="ended") if is_cancelled else Crashed(message="its process is gone"))
+                yield f"{run.name}: {'cancelled' if is_cancelled else 'crashed'}; its process is gone"
+
+    def _kill(self, run: FlowRun, processes: Sequence[psutil.Process]) -> Iterator[str]:
+        """Kill the run's main process; its child processes then exit by themselves and can clean up."""
+        if run.state_type is StateType.CANCELLING:
+            self._set(run, Cancelled(message="ended"))
+        for process in processes:
+            with suppress(psutil.Error):
+                if "prefect.engine" in process.cmdline():
+                    process.kill()  # on SIGTERM it would report a crash instead of the cancellation
+                    yield f"{run.name}: process {process.pid} killed; the run is cancelled"
+
+    def _check_experiments(self) -> Iterator[str]:
+        for experiment, run in itertools.chain(self.schedule.flow_runs().items(), self._command_runs()):
+            if experiment and run.state is not None and run.state.type in (*_LIVE, *_ENDED):
+                for message in self._reconcile(experiment, run, run.state.type):
+                    yield f"{experiment}: {message}"
+
+    def _command_runs(self) -> Iterator[tuple[str, FlowRun]]:
+        """Runs that `hacpo train` made, without a worker; they are not restarted."""
+        for run in self._runs(*_LIVE, flow="experiment", deployment_id={"is_null_": True}):
+            if Path(run.parameters.get("runs_dir", "")) == self.runs_dir.absolute():
+                yield run.parameters.get("experiment", ""), run
+
+    def _reconcile(self, experiment: str, run: FlowRun, kind: StateType) -> Iterator[str]:
+        status = experiment_status(self.schedule.root(experiment))
+        if status.state == "running" or (kind in _LIVE and not self._is_due(run)):
             return
-        if kind not in (StateType.CRASHED, StateType.FAILED) and not self._suspects.is_due(run):
-            return
+        state = state_of(status, scheduled_run(run), is_dead=True)
         if kind is StateType.CANCELLING:
             self._set(run, Cancelled(message="ended"))
             yield "cancelled; its process is gone"
-            return
-        state = state_of(status, scheduled_run(run), is_dead=True)
-        if state.state == "done":
+        elif state.state == "done":
             self._set(run, Completed(message="its result exists"))
             yield "completed; its result exists"
+        elif state.will_continue and run.deployment_id is None:
+            self._set(run, Crashed(message="it was killed"))
+            yield "the command that trained it is gone"
         elif state.will_continue:
             yield self._resubmit(experiment, run, state.reason.partition("\n")[0].rstrip(".") or "it crashed")
         elif kind is StateType.RUNNING:  # other failures are left for the user to inspect
             self._set(run, Failed(message=state.reason))
             yield f"failed, and could not report it: {state.reason}"
 
-    def _close_command_runs(self) -> Iterator[str]:
-        """Report each `hacpo train` that was killed as ended; it has no worker and is not restarted."""
-        conditions = {"state": {"type": {"any_": ["RUNNING"]}}, "deployment_id": {"is_null_": True}}
-        pages = flow_run_pages(self.schedule.client, conditions, flow="experiment")
-        for run in [run for page in pages for run in page]:
-            experiment = run.parameters.get("experiment", "")
-            if Path(run.parameters.get("runs_dir", "")) != self.runs_dir.absolute():
-                continue
-            status = experiment_status(self.schedule.root(experiment))
-            if status.state != "running" and self._suspects.is_due(run):
-                if status.state == "done":
-                    self._set(run, Completed(message="its result exists"))
-                else:
-                    self._set(run, Crashed(message="it was killed"))
-                yield f"{experiment}: the command that trained it is gone"
-
     def _resubmit(self, experiment: str, run: FlowRun, reason: str) -> str:
         # It may have been cancelled since it was read, or before Prefect reported a crash.
         if self._was_cancelled(run):
             self._set(run, Cancelled(message="ended"))
             return "cancelled; its process is gone"
-        if not (self.schedule.root(experiment) / CONFIG_FILE).is_file():
+        root = self.schedule.root(experiment)
+        if not (root / CONFIG_FILE).is_file():
             self._set(run, Cancelled(message="its experiment was deleted"))
             return f"{reason}; cancelled, because its experiment was deleted"
-        step = StepStore(self.schedule.root(experiment)).last_step()
+        step = StepStore(root).last_step()
         restarts = _restarts(run, step)
         self._set(run, Crashed(message=reason))
         if restarts >= MAX_RESTARTS:
             error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run failed`")
-            record_failure(self.schedule.root(experiment), error)
+            record_failure(root, error)
             return f"{reason}; given up after {restarts} restarts"
         # Not by rescheduling the same run: a worker that still waits for the dead process would take it twice and fail.
-        self.schedule.submit(
-            experiment, run.work_queue_name or "normal", run, tags=[f"{_RESTARTS}{restarts + 1}@{step}"]
-        )
+        tags = [f"{_RESTARTS}{restarts + 1}@{step}"]
+        self.schedule.submit(experiment, run.work_queue_name or "normal", run, tags=tags)
         return f"{reason}; resubmitted ({restarts + 1} of {MAX_RESTARTS})"
 
     def _was_cancelled(self, run: FlowRun) -> bool:
@@ -165,6 +216,14 @@ class Reconciler:
             if state.type in (StateType.SCHEDULED, StateType.CANCELLING, StateType.CANCELLED):
                 return state.type is not StateType.SCHEDULED
         return False
+
+    def _runs(
+        self, *kinds: StateType, flow: str | None = None, pool: str | None = None, **conditions: Any
+    ) -> list[FlowRun]:
+        """Flow runs in one of these states that meet these conditions, as `flow_run_pages`."""
+        conditions["state"] = {"type": {"any_": [kind.value for kind in kinds]}}
+        pages = flow_run_pages(self.schedule.client, conditions, flow=flow, pool=pool)
+        return [run for page in pages for run in page]
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:
         with prefect_errors():
@@ -182,6 +241,16 @@ class Reconciler:
             self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 
+def processes_of_runs() -> dict[str, list[psutil.Process]]:
+    """Live processes of this host's flow runs, by the run's id."""
+    found: dict[str, list[psutil.Process]] = defaultdict(list)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ValueError):  # it is gone, or does not belong to a flow run
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found[str(UUID(process.environ().get(_FLOW_RUN, "")))].append(process)
+    return found
+
+
 def _restarts(run: FlowRun, step: int) -> int:
     """Number of consecutive restarts since the experiment last progressed to `step`."""
     for tag in run.tags:
@@ -189,14 +258,3 @@ def _restarts(run: FlowRun, step: int) -> int:
             number, _, restarted_at = tag.removeprefix(_RESTARTS).partition("@")
             return int(number) if int(restarted_at) >= step else 0
     return 0
-
-
-def reconcile_once(schedule: Schedule, runs_dir: Path, timeouts: Timeouts) -> list[str]:
-    """Check repeatedly until no run appears dead, at most for the longest of the timeouts and some seconds more."""
-    reconciler = Reconciler(schedule, runs_dir, timeouts)
-    deadline = time.monotonic() + max(timeouts.pending_s, timeouts.running_s, timeouts.gone_s) + SLACK_S
-    messages = reconciler.check_once()
-    while reconciler.num_suspects and time.monotonic() < deadline:
-        time.sleep(1.0)
-        messages += reconciler.check_once()
-    return messages

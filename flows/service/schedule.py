@@ -1,4 +1,4 @@
-"""Experiments as runs of a Prefect deployment: submit, resubmit, cancel, change priority."""
+"""Experiments as runs of a Prefect deployment: submit, resubmit, cancel."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas import OrchestrationResult
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, WorkPoolFilter
-from prefect.client.schemas.objects import FlowRun, State, StateType, Worker
+from prefect.client.schemas.objects import FlowRun, StateType, Worker
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectException
 from prefect.states import Cancelled, Cancelling
@@ -93,35 +92,28 @@ class Schedule:
     def all_flow_runs(self) -> list[FlowRun]:
         """Every flow run of this folder that was ever submitted, the latest start first.
 
-        After the first call, only those are read that may have changed since the last one.
+        After the first call, only those are read that may have changed since the last one: runs that are not settled,
+        and the newest ones. If a run has settled or was deleted since, all are read.
         """
         with self._reading:
             is_whole = time.monotonic() - self._whole_at >= WHOLE_EVERY_S
-            settled = {key: run for key, run in self._runs_by_id.items() if _is_settled(run)}
-            self._runs_by_id = self._all() if is_whole else settled | self._changed()
+            if not is_whole:
+                unsettled = {key for key, run in self._runs_by_id.items() if run.state_type not in _SETTLED}
+                fresh = self._read(until_known=True) | self._read(state={"type": {"any_": _UNSETTLED}})
+                is_whole = not unsettled <= set(fresh)
+                self._runs_by_id |= fresh
             if is_whole:
-                self._whole_at = time.monotonic()
+                self._runs_by_id, self._whole_at = self._read(), time.monotonic()
             return sorted(self._runs_by_id.values(), key=_start, reverse=True)
 
-    def _all(self) -> dict[UUID, FlowRun]:
-        return {run.id: run for page in self._pages() for run in page}
-
-    def _changed(self) -> dict[UUID, FlowRun]:
-        """Runs that are not settled, those that were not at the last reading, and those that are new since then."""
-        runs = {run.id: run for page in self._pages(state={"type": {"any_": _UNSETTLED}}) for run in page}
-        for page in self._pages():  # the latest first
+    def _read(self, *, until_known: bool = False, **conditions: Any) -> dict[UUID, FlowRun]:
+        """The folder's flow runs that meet these conditions, the latest first; maybe not those after a known one."""
+        runs: dict[UUID, FlowRun] = {}
+        for page in flow_run_pages(self.client, {"tags": {"all_": [self.tag]}, **conditions}):
             runs |= {run.id: run for run in page}
-            if any(run.id in self._runs_by_id for run in page):
+            if until_known and any(run.id in self._runs_by_id for run in page):
                 break
-        other_ids = [str(key) for key, run in self._runs_by_id.items() if key not in runs and not _is_settled(run)]
-        for start in range(0, len(other_ids), _PAGE):
-            ids = {"any_": other_ids[start : start + _PAGE]}
-            runs |= {run.id: run for page in self._pages(id=ids) for run in page}
         return runs
-
-    def _pages(self, **conditions: Any) -> Iterator[list[FlowRun]]:
-        """The folder's flow runs that meet these conditions."""
-        return flow_run_pages(self.client, {"tags": {"all_": [self.tag]}, **conditions})
 
     def workers(self) -> Sequence[WorkerRecord]:
         """The newest online worker of each host."""
@@ -176,7 +168,7 @@ class Schedule:
         """
         # Two concurrent submissions have the same previous run, hence the same key: the server creates only one run.
         key = f"v1/{self.tag}/{experiment}/{newest.id if newest is not None else ''}"
-        with prefect_errors(), self._forgetting_deployment():
+        with prefect_errors():
             run = self.client.create_flow_run_from_deployment(
                 self._deployment_id(),
                 parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
@@ -220,33 +212,6 @@ class Schedule:
         if successor is not None and successor.id != newest.id and scheduled_run(successor).is_live:
             self.cancel(experiment, has_worker=has_worker)  # it was resubmitted meanwhile
 
-    def set_priority(self, experiment: str, priority: str) -> None:
-        """Move a queued experiment to another queue.
-
-        Raises:
-            RefusedError: it is not waiting in a queue.
-        """
-        newest = self._newest(experiment)
-        if newest is None or scheduled_run(newest).state != "Scheduled":
-            raise RefusedError(f"{experiment} is not waiting in a queue, so its priority cannot be changed")
-        if scheduled_run(newest).priority == priority:
-            return
-        # Prefect cannot move a run between queues, so a new run replaces it, unless a worker has taken it. The new run
-        # is created first: a failure in between then leaves a surplus run, which finds the experiment locked or
-        # complete, rather than none.
-        new_run = self.submit(experiment, priority, newest)
-        with prefect_errors():
-            state: State[Any] = Cancelled(message=f"moved to the {priority} queue")
-            response: OrchestrationResult[Any] = self.client.set_flow_run_state(newest.id, state)
-            earlier = [past for past in self.client.read_flow_run_states(newest.id) if past.message != state.message]
-            # checked here, because Prefect also accepts a second cancellation
-            was_cancelled = any(past.is_cancelled() or past.is_cancelling() for past in earlier)
-            if response.status.value == "ACCEPT" and not was_cancelled:
-                return
-            self.client.delete_flow_run(UUID(new_run.id))
-        reason = "it was cancelled meanwhile" if was_cancelled else "a worker has just taken it"
-        raise RefusedError(f"{experiment} is no longer waiting: {reason}")
-
     def _newest(self, experiment: str) -> FlowRun | None:
         conditions = {"tags": {"all_": [self.tag]}, "name": {"any_": [experiment]}}
         with prefect_errors():
@@ -255,16 +220,6 @@ class Schedule:
                 sort=FlowRunSort.EXPECTED_START_TIME_DESC,
             )
         return max(runs, key=_attempt, default=None)
-
-    @contextmanager
-    def _forgetting_deployment(self) -> Iterator[None]:
-        """Forget the deployment if the server does not know it (its database is a new one): the next call makes it."""
-        try:
-            yield
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code == httpx.codes.NOT_FOUND:
-                self._deployment = None
-            raise
 
     def _deployment_id(self) -> Any:
         with self._mutex:
@@ -303,10 +258,6 @@ def flow_run_pages(
             return
         yield page
         offset += len(page)
-
-
-def _is_settled(run: FlowRun) -> bool:
-    return run.state_type in _SETTLED
 
 
 def _start(run: FlowRun) -> float:

@@ -12,14 +12,13 @@ import json
 import logging
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +45,8 @@ _log = logging.getLogger(__name__)
 
 PREFECT_PORT = 4200
 START_LIMIT_S = 90.0
-MAX_FAILURES, MAX_KILLED = 3, 10
-"""attempts to start the server in one call that end by themselves, and by SIGKILL"""
+MAX_STARTS = 6
+"""attempts to start the server in one call; it may be killed, or lose its port"""
 KEEP_EVERY_S = 10.0
 """time between two checks of a server by a command that needs it"""
 ANSWER_S = 5.0
@@ -63,8 +62,6 @@ _LOCK_LIMIT_S = 2.0
 """time for a server that was ended to release its lock; a look at the lock holds it for an instant"""
 _STOPPED = "is_stopped"
 """entry of the record of a server that `hacpo server stop` stopped"""
-RECONCILER_LOCK = "reconciler.lock"
-"""lock that allows one reconciler per runs folder, over all machines"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +115,6 @@ def other_host(runs_dir: Path) -> str | None:
 def server_process(runs_dir: Path) -> psutil.Process | None:
     """The server of this runs folder on this machine."""
     return _record(home_of(runs_dir)).process()
-
-
-def has_reconciler(runs_dir: Path) -> bool:
-    """Whether a worker, on any machine, looks after the flow runs of this runs folder."""
-    return is_held(home_of(runs_dir) / RECONCILER_LOCK)
 
 
 def _record(home: Path) -> Record:
@@ -229,8 +221,8 @@ def keep_server(runs_dir: Path, is_over: threading.Event) -> None:
             _log.warning("%s", error)
 
 
-def await_server(runs_dir: Path) -> PrefectServer:
-    """`ensure_server` for a running worker: waits for a shared server that does not respond.
+def await_server(runs_dir: Path, is_over: threading.Event | None = None) -> PrefectServer:
+    """`ensure_server` for what runs already: waits for a shared server that does not respond, until the event is set.
 
     Raises:
         ServerError: as `ensure_server`; or the shared server rejects the credentials.
@@ -239,13 +231,15 @@ def await_server(runs_dir: Path) -> PrefectServer:
     if shared is None:
         return ensure_server(runs_dir)
     is_logged = False
+    is_over = is_over or threading.Event()
     while (fault := fault_of(shared)) is not None:
         if not fault.is_passing:
             raise _refusal(shared, fault)
         if not is_logged:
             _log.warning("%s %s; waiting for it", shared.url, fault.message)
             is_logged = True
-        time.sleep(2.0)
+        if is_over.wait(2.0):
+            break
     return shared
 
 
@@ -256,54 +250,37 @@ def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
 
 
 def _start(home: Path) -> PrefectServer:
-    """Start the server, unless another host runs it."""
+    """Start the server, unless another host runs it; again, a few times, if it fails, is killed or loses its port."""
     record = _record(home)
-    host = (record.read() or {}).get("host", "an unknown host")
+    recorded = record.read() or {}
     record.end()
-    end_unrecorded(home)  # whoever started it was killed before it could record it
+    _end_unrecorded(home)  # whoever started it was killed before it could record it
+    token, port = recorded.get("token") or secrets.token_urlsafe(24), int(recorded.get("port") or PREFECT_PORT)
     with (home / SERVER_LOCK).open("ab") as lock:
         if not acquire(lock, limit_s=_LOCK_LIMIT_S):
             raise ServerError(
-                f"the Prefect server of {home.parent} runs on {host}, and two on one database would harm each other; "
-                f"work there, stop it there with `hacpo server stop`, or give all hosts one with {SHARED_SERVER} "
-                "(docs/team.md)"
+                f"the Prefect server of {home.parent} runs on {recorded.get('host', 'another host')}, and two on one "
+                "database would harm each other; work there, stop it there with `hacpo server stop`, or give all hosts "
+                f"one with {SHARED_SERVER} (docs/team.md)"
             )
-        return _start_locked(home, record, lock.fileno())
-
-
-def _start_locked(home: Path, record: Record, lock: int) -> PrefectServer:
-    """Start the server; again, a few times, if it fails or loses its port, and more often if it is killed."""
-    recorded = record.read() or {}
-    token, port = recorded.get("token") or secrets.token_urlsafe(24), int(recorded.get("port") or PREFECT_PORT)
-    num_failed = num_killed = 0
-    while num_failed < MAX_FAILURES and num_killed < MAX_KILLED:
-        port = free_port(port)
-        arguments = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
-        process = _detach(
-            module_command("flows.service.prefect_server", *arguments),
-            home / "server.log",
-            server_environment(home, port=port, auth=f"hacpo:{token}"),
-            inherited=[lock],  # so that it is held until the server has ended
-        )
-        server = _described(record.write(process.pid, {"port": port, "token": token}))
-        assert server is not None, "just written"
-        write_private(auth_file(home.parent), f"{server.auth}\n")
-        if _comes_up(server, limit_s=START_LIMIT_S, process=process):
-            return server
-        code = process.poll()
-        outcome = f"no answer within {START_LIMIT_S:.0f} s" if code is None else f"exit code {code}"
-        if code == -signal.SIGKILL:
-            num_killed += 1
-        else:
-            num_failed += 1
-        _log.warning("the Prefect server did not start (%s); starting it again", outcome)
-        record.end()
+        for _ in range(MAX_STARTS):
+            port = free_port(port)
+            process = _detach(home, port, f"hacpo:{token}", lock.fileno())
+            server = _described(record.write(process.pid, {"port": port, "token": token}))
+            assert server is not None, "just written"
+            write_private(auth_file(home.parent), f"{server.auth}\n")
+            if _comes_up(server, limit_s=START_LIMIT_S, process=process):
+                return server
+            code = process.poll()
+            outcome = f"no answer within {START_LIMIT_S:.0f} s" if code is None else f"exit code {code}"
+            _log.warning("the Prefect server did not start (%s); starting it again", outcome)
+            record.end()
     raise ServerError(
-        f"the Prefect server did not start in {num_failed + num_killed} attempts ({outcome}); see {home / 'server.log'}"
+        f"the Prefect server did not start in {MAX_STARTS} attempts ({outcome}); see {home / 'server.log'}"
     )
 
 
-def end_unrecorded(home: Path) -> None:
+def _end_unrecorded(home: Path) -> None:
     """End the Prefect servers of this folder, whether or not its record names them."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -312,18 +289,16 @@ def end_unrecorded(home: Path) -> None:
                 end_family(process)
 
 
-def _detach(
-    command: list[str], log_file: Path, settings: Mapping[str, str], *, inherited: Sequence[int] = ()
-) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one and its terminal. Pass secrets in `settings`: command lines are public."""
-    with open_log(log_file) as log:
+def _detach(home: Path, port: int, auth: str, lock: int) -> subprocess.Popen[bytes]:
+    """Start a server that outlives this process and its terminal, and holds a lock until it has ended."""
+    with open_log(home / "server.log") as log:
         return subprocess.Popen(
-            command,
+            module_command("flows.service.prefect_server", *f"server start --host 127.0.0.1 --port {port}".split()),
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **settings},
-            pass_fds=inherited,
+            env={**os.environ, **server_environment(home, port=port, auth=auth)},  # command lines are public
+            pass_fds=[lock],
             start_new_session=True,
         )
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,7 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
     Raises:
         ServerError: the server does not start, rejects the credentials, or runs on another machine.
         ConfigError: MLFLOW_TRACKING_URI contains a password, which error messages would show.
+        KeyboardInterrupt: on SIGTERM and Ctrl-C, once all has ended.
     """
     tracking_uri(None, runs_dir)
     record = worker_record(runs_dir)
@@ -72,41 +74,19 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
         remove_unfinished(record.path)
         record.write(os.getpid(), {"slots": num_slots})  # first, so that no other is started
         try:
-            with _interrupted_by_signals() as is_interrupted:
-                os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), num_slots)
-                from flows.service.serving import serve
+            is_over = threading.Event()
+            for number in (signal.SIGTERM, signal.SIGINT):  # no exception, which any library's code could lose
+                signal.signal(number, lambda *_: is_over.set())
+            os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), num_slots)
+            from flows.service.worker_loop import serve
 
-                serve(runs_dir, num_slots, is_interrupted)
+            serve(runs_dir, num_slots, is_over)
+            if is_over.is_set():
+                raise KeyboardInterrupt
         finally:
             if (record.read() or {}).get("pid") == os.getpid():  # in a new folder, it may be another worker's
                 record.path.unlink(missing_ok=True)
     return True
-
-
-@contextmanager
-def _interrupted_by_signals() -> Iterator[Callable[[], bool]]:
-    """SIGTERM and Ctrl-C raise KeyboardInterrupt in the block, and the block ends with it.
-
-    Yields a function that says whether a signal has come: code that is interrupted may lose the exception, or raise
-    another one (pydantic does so while it builds a model).
-    """
-    is_interrupted = False
-
-    def interrupt(*_: object) -> None:
-        nonlocal is_interrupted
-        is_interrupted = True
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, interrupt)
-    try:
-        yield lambda: is_interrupted
-    except Exception as error:
-        if is_interrupted:
-            raise KeyboardInterrupt from error
-        raise
-    if is_interrupted:
-        raise KeyboardInterrupt
 
 
 def worker_environment(runs_dir: Path, server: PrefectServer, num_slots: int) -> dict[str, str]:

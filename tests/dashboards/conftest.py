@@ -45,9 +45,6 @@ class RememberingSchedule:
     def cancel(self, experiment: str) -> None:
         self._note("cancel", experiment)
 
-    def set_priority(self, experiment: str, priority: str) -> None:
-        self._note("priority", experiment, priority)
-
 
 def scheduled(experiment: str, state: str, *, message: str = "", priority: str = "normal") -> ScheduledRun:
     """A flow run."""

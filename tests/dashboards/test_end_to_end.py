@@ -16,7 +16,8 @@ from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.service.deployments import deploy
 from flows.service.processes import end_family, home_of, only_one
 from flows.service.schedule import Schedule
-from flows.service.server import RECONCILER_LOCK, ensure_server, stop_server
+from flows.service.server import ensure_server, stop_server
+from flows.service.worker_loop import RECONCILER_LOCK
 from hacpo_core.files import read_json
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots
 from tests.waiting import wait_until

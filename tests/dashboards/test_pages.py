@@ -222,10 +222,7 @@ def test_actions_reach_the_schedule(page: TestClient, runs_dir: Path, schedule: 
         and f"<b>{done}</b>: refused, it is done; only missing experiments are run" in text
     )
     act(page, "cancel", missing)
-    act(page, "high", missing)
-    assert schedule.asked == [
-        ("start", failed, "normal"), ("start", missing, "normal"), ("cancel", missing), ("priority", missing, "high"),
-    ]  # fmt: skip
+    assert schedule.asked == [("start", failed, "normal"), ("start", missing, "normal"), ("cancel", missing)]
 
 
 def test_retry_keeps_the_priority(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:

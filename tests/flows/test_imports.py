@@ -37,7 +37,7 @@ def run(code: str, **environment: str) -> str:
 
 @pytest.mark.parametrize(
     "module",
-    ["flows.service.worker", "flows.service.serving", "flows.commands.run_grid", "dashboards.app"],
+    ["flows.service.worker", "flows.service.worker_loop", "flows.commands.run_grid", "dashboards.app"],
 )
 def test_processes_that_train_nothing_are_light(module: str) -> None:
     run(f"import {module}; assert not loaded(*{HEAVY}), loaded(*{HEAVY})")

@@ -14,6 +14,7 @@ from flows.planning.plans import Plan, find_plan
 from flows.records.files import experiment_ids
 from flows.records.mlflow_address import STATE_FILE, unsent_experiments
 from flows.records.states import experiment_status
+from flows.service.reconciler import Reconciler
 from flows.service.schedule import Schedule
 from flows.service.server import find_server
 from hacpo_core.errors import StoreError
@@ -40,10 +41,9 @@ def problems_of(site: Site, expected: Mapping[str, Mapping[str, Any]]) -> list[s
     """
     found = [f"{name} is {_state(site, name)}, not done" for name in expected if _state(site, name) != "done"]
     found += [f"{name} was not asked for" for name in set(experiment_ids(site.runs_dir)) - set(expected)]
-    hacpo = [sys.executable, "-m", "flows.cli"]  # the next worker does so too
-    subprocess.run([*hacpo, "reconcile", "--runs-dir", str(site.runs_dir)], env=site.environment(), capture_output=True)
     found += _queue(site)
     if unsent_experiments(site.runs_dir):  # the next chance
+        hacpo = [sys.executable, "-m", "flows.cli"]
         subprocess.run([*hacpo, "sync", "--runs-dir", str(site.runs_dir)], env=site.environment(), capture_output=True)
     found += [f"{name} is not completely in MLflow" for name in unsent_experiments(site.runs_dir)]
     points = mlflow_points(site.tracking_uri)
@@ -106,12 +106,14 @@ def _state(site: Site, name: str) -> str:
 
 
 def _queue(site: Site) -> list[str]:
-    """Flow runs that are still queued or running, once the reconciler had time to look."""
+    """Flow runs that are still queued or running, once a reconciler, as the next worker's, had time to look."""
     server = find_server(site.runs_dir)
     if server is None:
         return []
     schedule, deadline = Schedule(server, site.runs_dir), time.monotonic() + QUIET_S
+    reconciler = Reconciler(schedule, site.runs_dir)
     while live := [run for run in schedule.runs().values() if run.is_live]:
+        reconciler.check_once()
         if time.monotonic() > deadline:
             return [f"the flow run of {run.experiment} is {run.state}" for run in live]
         time.sleep(1.0)

@@ -15,9 +15,8 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.states import RESULT_FILE, experiment_status
-from flows.service.host import Timeouts
 from flows.service.processes import Record, end_family, home_of
-from flows.service.reconciler import Reconciler
+from flows.service.reconciler import Reconciler, Timeouts
 from flows.service.schedule import RefusedError, Schedule
 from flows.service.server import ensure_server, find_server, is_healthy, stop_server
 from flows.service.worker import find_worker

@@ -82,22 +82,6 @@ def is_locked(folder: Path, device: str) -> bool:
     return False
 
 
-@pytest.mark.slow
-def test_gpus_are_held_by_one_process_each_and_freed_by_a_kill(tmp_path: Path) -> None:
-    processes = [holder(tmp_path, 1), holder(tmp_path, 1)]
-    try:
-        assert sorted(map(first_line, processes)) == ["0", "1"]
-        third = holder(tmp_path, 1)
-        processes.append(third)
-        await_refusal(third)
-        processes[0].kill()
-        assert first_line(third) in ("0", "1")
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-
 def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = holder(tmp_path, 1)
     assert first_line(one) == "0"

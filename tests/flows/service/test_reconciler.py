@@ -1,38 +1,50 @@
-"""What the reconciler makes of each state of a flow run and of its experiment's folder; nothing real is killed here."""
+"""What the reconciler makes of each state of a flow run, of its experiment's folder, and of this host's processes."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
+import subprocess
+import sys
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Pending, Running
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.mlflow_address import has_unsent, mark_unsent
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
-from flows.service.host import HostProcesses, Timeouts
-from flows.service.reconciler import MAX_RESTARTS, Reconciler, reconcile_once
+from flows.service.deployments import POOL, deploy
+from flows.service.reconciler import MAX_RESTARTS, Reconciler, Timeouts, processes_of_runs
+from flows.service.schedule import Schedule, worker_name
+from flows.service.server import ensure_server, stop_server
+from flows.service.worker_loop import set_pool_limit
 from hacpo_core.config import TrackingConfig
 from hacpo_core.errors import ServerError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import mlflow_points
 
-AT_ONCE, LATER = Timeouts(pending_s=0.0, running_s=0.0), Timeouts(pending_s=60.0, running_s=60.0)
+AT_ONCE, LATER = Timeouts(0.0, 0.0, 0.0), Timeouts(60.0, 60.0, 60.0)
+HERE, ELSEWHERE = worker_name(socket.gethostname(), 2), worker_name("elsewhere", 2)
+EXPERIMENT = "runs:0123"
+"""tag of a run with a lock"""
 
 
 @dataclass
 class FakeSchedule:
-    """One flow run of experiment "x"; remembers what is done to it."""
+    """A server with one flow run, of experiment "x" if it is tagged so; remembers what is done to it."""
 
     folder: Path
     run: FlowRun
@@ -42,9 +54,8 @@ class FakeSchedule:
 
     def __post_init__(self) -> None:
         self.client = SimpleNamespace(
-            api_url="http://127.0.0.1:9/api",
             set_flow_run_state=self._set,
-            read_flow_runs=lambda **_: [],
+            read_flow_runs=self._read,
             read_flow_run_states=lambda _: [State(type=StateType(state)) for state in self.history],
         )
 
@@ -52,10 +63,19 @@ class FakeSchedule:
         return self.folder / "experiments" / experiment
 
     def flow_runs(self) -> dict[str, FlowRun]:
-        return {"x": self.run}
+        return {"x": self.run} if EXPERIMENT in self.run.tags else {}
+
+    def _read(
+        self, *, flow_run_filter: Any, work_pool_filter: Any, flow_filter: Any, offset: int, **_: Any
+    ) -> list[FlowRun]:
+        kinds = {kind.value for kind in flow_run_filter.state.type.any_}
+        is_asked = flow_run_filter.id is None or self.run.id in flow_run_filter.id.any_
+        is_command = self.run.deployment_id is None
+        is_asked = is_asked and (flow_filter is None or is_command) and (work_pool_filter is None or not is_command)
+        return [self.run] if is_asked and not offset and str(self.run.state_type.value) in kinds else []  # type: ignore[union-attr]
 
     def _set(self, run_id: Any, state: State[Any], *, force: bool) -> None:
-        assert force
+        assert (run_id, force) == (self.run.id, True)
         self.states.append(state.type.value)
 
     def submit(self, experiment: str, priority: str, newest: FlowRun, *, tags: list[str]) -> None:
@@ -63,213 +83,307 @@ class FakeSchedule:
         self.submitted.append(tags)
 
 
-def schedule_of(folder: Path, state: str, *tags: str) -> FakeSchedule:
+def schedule_of(
+    folder: Path, state: str, *tags: str, worker: str | None = None, is_command: bool = False
+) -> FakeSchedule:
+    kind = StateType(state)
     run = FlowRun(
         id=uuid.uuid4(),
         flow_id=uuid.uuid4(),
-        state=State(type=StateType(state), id=uuid.uuid4()),
-        parameters={"experiment": "x"},
+        name="x",
+        deployment_id=None if is_command else uuid.uuid4(),
+        state=State(type=kind, id=uuid.uuid4()),
+        state_type=kind,
+        parameters={"experiment": "x", "runs_dir": str(folder)},
+        labels={} if worker is None else {"prefect.worker.name": worker},
         tags=list(tags),
         work_queue_name="high",
     )
     found = FakeSchedule(folder, run)
-    found.root("x").mkdir(parents=True)
+    found.root("x").mkdir(parents=True, exist_ok=True)
     (found.root("x") / CONFIG_FILE).touch()
     return found
 
 
+def reconciler_of(schedule: FakeSchedule, timeouts: Timeouts = AT_ONCE) -> Reconciler:
+    return Reconciler(schedule, schedule.folder, timeouts)  # type: ignore[arg-type]
+
+
 def check_once(schedule: FakeSchedule, timeouts: Timeouts = AT_ONCE) -> list[str]:
-    return Reconciler(schedule, schedule.folder, timeouts).check_once()  # type: ignore[arg-type]
+    return reconciler_of(schedule, timeouts).check_once()
 
 
-@pytest.mark.parametrize(
-    ("state", "folder", "set_to", "is_again"),
-    [
-        ("SCHEDULED", "", [], False),
-        ("PENDING", "", ["CRASHED"], True),
-        ("PENDING", "held", [], False),
-        ("PENDING", "done", ["COMPLETED"], False),
-        ("PENDING", "failed", ["CRASHED"], True),
-        ("RUNNING", "", ["CRASHED"], True),
-        ("RUNNING", "held", [], False),
-        ("RUNNING", "done", ["COMPLETED"], False),
-        ("RUNNING", "failed", ["FAILED"], False),
-        ("CRASHED", "", ["CRASHED"], True),
-        ("CRASHED", "held", [], False),
-        ("CRASHED", "done", ["COMPLETED"], False),
-        ("FAILED", "", [], False),
-        ("FAILED", "failed", [], False),
-        ("FAILED", "done", ["COMPLETED"], False),
-        ("CRASHED", "failed", [], False),
-        ("CANCELLING", "", ["CANCELLED"], False),
-        ("CANCELLING", "held", [], False),
-        ("CANCELLING", "failed", ["CANCELLED"], False),
-        ("CANCELLED", "", [], False),
-        ("COMPLETED", "done", [], False),
-        ("COMPLETED", "", [], False),
-    ],
-)
-def test_each_state_has_its_remedy(state: str, folder: str, set_to: list[str], is_again: bool, tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, state)
+CASES = [  # state, what is in the folder, states that it is set to, whether it is submitted again
+    ("SCHEDULED", "", [], False),
+    ("PENDING", "", ["CRASHED"], True),
+    ("PENDING", "held", [], False),
+    ("PENDING", "done", ["COMPLETED"], False),
+    ("PENDING", "failed", ["CRASHED"], True),
+    ("RUNNING", "", ["CRASHED"], True),
+    ("RUNNING", "held", [], False),
+    ("RUNNING", "done", ["COMPLETED"], False),
+    ("RUNNING", "failed", ["FAILED"], False),
+    ("CRASHED", "", ["CRASHED"], True),
+    ("CRASHED", "held", [], False),
+    ("CRASHED", "done", ["COMPLETED"], False),
+    ("CRASHED", "failed", [], False),
+    ("FAILED", "", [], False),
+    ("FAILED", "failed", [], False),
+    ("FAILED", "done", ["COMPLETED"], False),
+    ("CANCELLING", "", ["CANCELLED"], False),
+    ("CANCELLING", "held", [], False),
+    ("CANCELLING", "failed", ["CANCELLED"], False),
+    ("CANCELLED", "", [], False),
+    ("COMPLETED", "done", [], False),
+    ("COMPLETED", "", [], False),
+]
+
+
+def fill(schedule: FakeSchedule, folder: str) -> Any:
+    """Put a result or a failure into the folder, or give the context in which its lock is held."""
     root = schedule.root("x")
     if folder == "done":
         (root / RESULT_FILE).write_text("{}", encoding="utf-8")
     if folder == "failed":
         record_failure(root, ValueError("no"))
-    with ExitStack() as stack:
-        if folder == "held":
-            stack.enter_context(ExperimentLock(root))
-        words = check_once(schedule)
-    assert schedule.states == set_to
-    assert schedule.submitted == ([["restarts:1@0"]] if is_again else [])
-    assert len(words) == (1 if set_to else 0)
+    return ExperimentLock(root) if folder == "held" else nullcontext()
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CRASHED"])
-@pytest.mark.parametrize("cancelled", [["CANCELLING"], ["CANCELLED"], ["CANCELLING", "CRASHED"]])
-def test_run_that_was_cancelled_never_comes_back(state: str, cancelled: list[str], tmp_path: Path) -> None:
-    """Since the reconciler read its state; or before Prefect reported its end as a crash."""
-    schedule = schedule_of(tmp_path, state)
-    schedule.history += cancelled
-    assert check_once(schedule) == ["x: cancelled; its process is gone"]
-    assert (schedule.states, schedule.submitted) == (["CANCELLED"], [])
+def test_each_state_has_its_remedy(tmp_path: Path) -> None:
+    wrong = []
+    for number, (state, folder, set_to, is_again) in enumerate(CASES):
+        schedule = schedule_of(tmp_path / str(number), state, EXPERIMENT)
+        with fill(schedule, folder):
+            words = check_once(schedule)
+        outcome = (schedule.states, schedule.submitted, len(words))
+        if outcome != (set_to, [["restarts:1@0"]] if is_again else [], 1 if set_to else 0):
+            wrong.append((state, folder, outcome))
+    assert wrong == []
 
 
-def test_cancelled_run_that_a_person_scheduled_again_comes_back(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING")
+def test_command_that_was_killed_is_reported_and_not_started_again(tmp_path: Path) -> None:
+    for number, (folder, set_to) in enumerate([("", ["CRASHED"]), ("done", ["COMPLETED"]), ("held", [])]):
+        schedule = schedule_of(tmp_path / str(number), "RUNNING", is_command=True)
+        with fill(schedule, folder):
+            check_once(schedule)
+        assert (schedule.states, schedule.submitted) == (set_to, []), folder
+    other = schedule_of(tmp_path / "other", "RUNNING", is_command=True)
+    other.run.parameters["runs_dir"] = str(tmp_path)  # another folder's, on a server for all
+    assert check_once(other) == []
+
+
+def test_run_that_was_cancelled_never_comes_back_unless_a_person_schedules_it(tmp_path: Path) -> None:
+    """Cancelled since the reconciler read its state; or before Prefect reported its end as a crash."""
+    for number, state in enumerate(["PENDING", "RUNNING", "CRASHED"]):
+        for cancelled in (["CANCELLING"], ["CANCELLED"], ["CANCELLING", "CRASHED"]):
+            schedule = schedule_of(tmp_path / str(number), state, EXPERIMENT)
+            schedule.history += cancelled
+            assert check_once(schedule) == ["x: cancelled; its process is gone"]
+            assert (schedule.states, schedule.submitted) == (["CANCELLED"], [])
+    schedule = schedule_of(tmp_path, "RUNNING", EXPERIMENT)
     schedule.history += ["CANCELLING", "CANCELLED", "SCHEDULED", "PENDING", "RUNNING"]
     check_once(schedule)
     assert (schedule.states, schedule.submitted) == (["CRASHED"], [["restarts:1@0"]])
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CANCELLING"])
-def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(state: str, tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, state)
-    reconciler = Reconciler(schedule, tmp_path, LATER)  # type: ignore[arg-type]
-    assert reconciler.check_once() == reconciler.check_once() == []
-    assert (reconciler.num_suspects, schedule.states) == (1, [])
-    with ExperimentLock(schedule.root("x")):
-        reconciler.check_once()
-    assert (reconciler.num_suspects, schedule.states) == (0, [])
-
-
-def test_command_does_not_wait_for_ever_for_a_run_that_has_a_process_and_no_lock(
+def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING")
-    monkeypatch.setattr("flows.service.reconciler.SLACK_S", 0.0)
-    processes = HostProcesses({str(schedule.run.id): []}, None)
-    monkeypatch.setattr(HostProcesses, "scan", lambda runs_dir: processes)
-    assert reconcile_once(schedule, tmp_path, Timeouts(0.0, 0.0, 0.0)) == []  # type: ignore[arg-type]
+    now = 0.0
+    monkeypatch.setattr("flows.service.reconciler.time.monotonic", lambda: now)
+    for state, tags in (("PENDING", [EXPERIMENT]), ("RUNNING", [EXPERIMENT]), ("CANCELLING", []), ("RUNNING", [])):
+        schedule = schedule_of(tmp_path, state, *tags)
+        reconciler = reconciler_of(schedule, LATER)
+        now = 0.0
+        assert reconciler.check_once() == []
+        now = 59.0
+        assert reconciler.check_once() == []
+        with ExperimentLock(schedule.root("x")) if tags else nullcontext():
+            if not tags:
+                schedule.run.state_type = StateType.COMPLETED
+            reconciler.check_once()  # it lives
+            schedule.run.state_type = StateType(state)
+        now = 61.0
+        assert reconciler.check_once() == [], "it has looked dead for a moment only"
+        now = 122.0
+        assert len(reconciler.check_once()) == 1
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "CRASHED"])
-def test_run_whose_experiment_was_deleted_never_comes_back(state: str, tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, state)
-    shutil.rmtree(schedule.root("x"))
-    (message,) = check_once(schedule)
-    assert message.endswith("; cancelled, because its experiment was deleted")
-    assert (schedule.states, schedule.submitted) == (["CANCELLED"], [])
-    assert not schedule.root("x").exists()
-
-
-@pytest.mark.parametrize("state", ["COMPLETED", "SCHEDULED"])
-def test_nothing_is_read_of_what_needs_no_judgement(
-    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With 5,000 complete experiments, each look read 10,000 files."""
-    read: list[Path] = []
-    monkeypatch.setattr("flows.service.reconciler.experiment_status", read.append)
-    check_once(schedule_of(tmp_path, state))
-    assert read == []
-
-
-def test_restarts_are_counted_and_end_in_a_failure_that_is_recorded(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING", f"restarts:{MAX_RESTARTS - 1}@0")
-    assert check_once(schedule) == [f"x: its process died; resubmitted ({MAX_RESTARTS} of {MAX_RESTARTS})"]
-    assert schedule.submitted == [[f"restarts:{MAX_RESTARTS}@0"]]
-    last = schedule_of(tmp_path / "last", "RUNNING", f"restarts:{MAX_RESTARTS}@0")
-    assert check_once(last) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
-    assert (last.states, last.submitted) == (["CRASHED"], [])
-    status = experiment_status(last.root("x"))
-    assert status.reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run failed`"
-
-
-def test_restarts_are_counted_anew_once_a_step_was_added(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING", "a person's tag", f"restarts:{MAX_RESTARTS}@7")
-    steps = schedule.root("x") / "steps"
-    (steps / "000007").mkdir(parents=True)
-    assert check_once(schedule) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
-    (schedule.root("x") / FAILURE_FILE).unlink()
-    (steps / "000008").mkdir()
-    check_once(schedule)
-    assert schedule.submitted == [["restarts:1@8"]]
-
-
-def test_crash_that_the_worker_saw_is_given_up_as_well(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "CRASHED", f"restarts:{MAX_RESTARTS}@0")
-    assert check_once(schedule) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
-    assert experiment_status(schedule.root("x")).state == "failed"
-    assert check_once(schedule) == [], "once"
-
-
-def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "CRASHED")
-    schedule.run.state.message = "Prefect did not run a task\nand much more"  # type: ignore[union-attr]
-    assert check_once(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MAX_RESTARTS})"]
-
-
-@pytest.mark.parametrize(
-    ("place", "folder", "set_to"),
-    [
-        ("here", "", ["CRASHED"]),
-        ("here", "done", ["COMPLETED"]),
-        ("here", "held", []),
-        ("elsewhere", "", []),  # another folder's, on a server for all
-    ],
-)
-def test_command_that_was_killed_is_reported_and_not_started_again(
-    place: str, folder: str, set_to: list[str], tmp_path: Path
-) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING")
-    run, root = schedule.run, schedule.root("x")
-    run.parameters["runs_dir"] = str(tmp_path if place == "here" else tmp_path / "elsewhere")
-    schedule.flow_runs = dict  # type: ignore[method-assign]
-    schedule.client.read_flow_runs = lambda **asked: [run] if asked.get("flow_filter") is not None else []
-    if folder == "done":
-        (root / RESULT_FILE).write_text("{}", encoding="utf-8")
-    with ExperimentLock(root) if folder == "held" else nullcontext():
-        check_once(schedule)
-    assert (schedule.states, schedule.submitted) == (set_to, [])
-
-
-def test_error_of_the_server_ends_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING")
+def test_look_that_ends_in_an_error_forgets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("flows.service.reconciler.time.monotonic", lambda: now)
+    schedule = schedule_of(tmp_path, "RUNNING", EXPERIMENT)
+    reconciler = reconciler_of(schedule, LATER)
+    reconciler.check_once()
 
     def silent() -> dict[str, FlowRun]:
         raise ServerError("the server does not answer")
 
-    monkeypatch.setattr(schedule, "flow_runs", silent)
-    with pytest.raises(ServerError, match="does not answer"):
-        check_once(schedule)
+    with monkeypatch.context() as away:
+        away.setattr(schedule, "flow_runs", silent)
+        with pytest.raises(ServerError, match="does not answer"):
+            reconciler.check_once()
+    now = 61.0
+    assert len(reconciler.check_once()) == 1
+
+
+def test_lost_run_is_found_long_before_one_that_may_still_start(tmp_path: Path) -> None:
+    timeouts = Timeouts(pending_s=60.0, running_s=60.0, gone_s=0.0)
+    for worker, set_to in ((HERE, ["CRASHED"]), (None, []), (ELSEWHERE, [])):
+        schedule = schedule_of(tmp_path, "RUNNING", worker=worker)
+        check_once(schedule, timeouts)
+        assert schedule.states == set_to
+    for tags, is_older, set_to in (([EXPERIMENT], True, ["CRASHED"]), ([EXPERIMENT], False, []), ([], True, [])):
+        schedule = schedule_of(tmp_path, "PENDING", *tags, worker=HERE)
+        reconciler = reconciler_of(schedule, timeouts)
+        if not is_older:  # this worker took it, and is about to start it
+            reconciler._created_at -= 60.0
+        reconciler.check_once()
+        assert schedule.states == set_to, "another folder's worker may have it"
+
+
+def test_run_whose_experiment_was_deleted_never_comes_back(tmp_path: Path) -> None:
+    for state in ("PENDING", "RUNNING", "CRASHED"):
+        schedule = schedule_of(tmp_path, state, EXPERIMENT)
+        shutil.rmtree(schedule.root("x"))
+        (message,) = check_once(schedule)
+        assert message.endswith("; cancelled, because its experiment was deleted")
+        assert (schedule.states, schedule.submitted) == (["CANCELLED"], [])
+        assert not schedule.root("x").exists()
+
+
+def test_nothing_is_read_of_what_needs_no_judgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 5,000 complete experiments, each look read 10,000 files."""
+    read: list[Path] = []
+    monkeypatch.setattr("flows.service.reconciler.experiment_status", read.append)
+    for state in ("COMPLETED", "SCHEDULED"):
+        check_once(schedule_of(tmp_path, state, EXPERIMENT))
+    assert read == []
+
+
+def test_restarts_are_counted_until_a_step_is_added_and_end_in_a_recorded_failure(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING", EXPERIMENT, f"restarts:{MAX_RESTARTS - 1}@0")
+    assert check_once(schedule) == [f"x: its process died; resubmitted ({MAX_RESTARTS} of {MAX_RESTARTS})"]
+    assert schedule.submitted == [[f"restarts:{MAX_RESTARTS}@0"]]
+    for state in ("RUNNING", "CRASHED"):
+        last = schedule_of(tmp_path / state, state, EXPERIMENT, "a person's tag", f"restarts:{MAX_RESTARTS}@7")
+        steps = last.root("x") / "steps"
+        (steps / "000007").mkdir(parents=True)
+        assert check_once(last) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
+        assert (last.states, last.submitted) == (["CRASHED"], [])
+        reason = experiment_status(last.root("x")).reason
+        assert reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run failed`"
+        (last.root("x") / FAILURE_FILE).unlink()
+        (steps / "000008").mkdir()
+        check_once(last)
+        assert last.submitted == [["restarts:1@8"]]
+
+
+def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "CRASHED", EXPERIMENT)
+    schedule.run.state.message = "Prefect did not run a task\nand much more"  # type: ignore[union-attr]
+    assert check_once(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MAX_RESTARTS})"]
+
+
+def test_run_without_a_lock_whose_process_is_gone_is_reported_by_its_host(tmp_path: Path) -> None:
+    cases = [
+        ("RUNNING", HERE, [], ["CRASHED"]),
+        ("PENDING", HERE, [], ["CRASHED"]),
+        ("PENDING", None, [], ["CRASHED"]),
+        ("CANCELLING", HERE, [], ["CANCELLED"]),
+        ("RUNNING", ELSEWHERE, [], []),
+        ("RUNNING", HERE, [EXPERIMENT], []),
+        ("SCHEDULED", None, [], []),
+        ("COMPLETED", HERE, [], []),
+    ]
+    for state, worker, tags, set_to in cases:
+        schedule = schedule_of(tmp_path, state, *tags, worker=worker)
+        assert len(reconciler_of(schedule).check_once(only_host=True)) == len(set_to)
+        assert schedule.states == set_to
+
+
+@pytest.fixture
+def engine() -> Iterator[Any]:
+    """Starts what looks like a flow run's process: by its environment and its command line."""
+    started = []
+
+    def start(run: Any, *words: str) -> subprocess.Popen[bytes]:
+        environment = os.environ | {"PREFECT__FLOW_RUN_ID": str(run.id)}
+        code = "import time; time.sleep(600)"
+        started.append(subprocess.Popen([sys.executable, "-c", code, *words], env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(("state", "set_to"), [("CANCELLED", []), ("CANCELLING", ["CANCELLED"])])
+def test_process_that_outlives_its_cancelled_run_is_killed(
+    state: str, set_to: list[str], engine: Any, tmp_path: Path
+) -> None:
+    schedule = schedule_of(tmp_path, state, worker=ELSEWHERE)  # whatever the server believes, the process is here
+    process, helper = engine(schedule.run, "prefect.engine"), engine(schedule.run)
+    strange = engine(SimpleNamespace(id="17"), "prefect.engine")  # another program's variable
+    assert check_once(schedule, LATER) == (
+        [] if set_to else [f"x: process {process.pid} killed; the run is cancelled"]
+    ), "while it is Cancelling, its worker may end it"
+    assert check_once(schedule) == [f"x: process {process.pid} killed; the run is cancelled"][: len(set_to)]
+    assert process.wait(10) == -9
+    assert helper.poll() is None, "what cleans up behind it may do so"
+    assert strange.poll() is None
+    assert schedule.states == set_to
+
+
+def test_living_process_is_left_alone(engine: Any, tmp_path: Path) -> None:
+    schedule = schedule_of(tmp_path, "RUNNING", worker=HERE)
+    process = engine(schedule.run, "prefect.engine")
+    assert [found.pid for found in processes_of_runs()[str(schedule.run.id)]] == [process.pid]
+    assert check_once(schedule) == []
+    assert psutil.pid_exists(process.pid)
 
 
 @pytest.mark.system
-def test_what_a_killed_training_did_not_send_to_mlflow_is_sent_by_the_reconciler(
-    small_plan: Callable[..., Plan],
-) -> None:
+def test_dead_report_gives_its_place_in_the_pool_back(tmp_path: Path, migrated: Callable[[Path], None]) -> None:
+    migrated(tmp_path)
+    schedule = Schedule(ensure_server(tmp_path), tmp_path)
+    client = schedule.client
+    try:
+        deploy(client)
+        set_pool_limit(schedule, 1)
+        report = client.read_deployment_by_name("report/report").id
+        dead, waiting = (client.create_flow_run_from_deployment(report, parameters={"grid": "x"}) for _ in range(2))
+        client.update_flow_run_labels(dead.id, {"prefect.worker.name": HERE})
+        client.set_flow_run_state(dead.id, Pending(), force=True)
+        client.set_flow_run_state(dead.id, Running(), force=True)
+
+        def offered() -> list[uuid.UUID]:
+            return [one.flow_run.id for one in client.get_scheduled_flow_runs_for_work_pool(POOL)]
+
+        assert offered() == []
+        assert Reconciler(schedule, tmp_path, LATER).check_once() == []
+        assert Reconciler(schedule, tmp_path, AT_ONCE).check_once() == [f"{dead.name}: crashed; its process is gone"]
+        assert offered() == [waiting.id]
+    finally:
+        stop_server(tmp_path)
+
+
+@pytest.mark.system
+def test_what_a_killed_training_did_not_send_to_mlflow_is_sent(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "tracking.enabled=true", "evaluate.during=[]", "evaluate.final=[]")
     mark_unsent(planned.root)
     untracked = replace(planned, config=replace(planned.config, tracking=TrackingConfig(enabled=False)))
     run_experiment(untracked, DirectRunner())
     runs_dir = Path(planned.config.runtime.runs_dir)
-    reconciler = Reconciler(FakeSchedule(runs_dir, schedule_of(runs_dir, "COMPLETED").run), runs_dir)  # type: ignore[arg-type]
+    schedule = schedule_of(runs_dir, "COMPLETED")
+    reconciler = reconciler_of(schedule)
     with ExperimentLock(planned.root):
         reconciler.send_tracking()
         assert reconciler.sender is None, "a process that trains it sends it as well"
     reconciler.send_tracking()
     assert reconciler.sender is None, "not yet: a look reads a file of every experiment"
-    reconciler = Reconciler(reconciler.schedule, runs_dir)
+    reconciler = reconciler_of(schedule)
     reconciler.send_tracking()
     assert reconciler.sender is not None
     assert reconciler.sender.wait() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import json
 import os
 import re
 import secrets
@@ -25,24 +24,13 @@ from flows.grids.planner import plan_grid
 from flows.records.states import experiment_status
 from flows.service.processes import Record, end_family, free_port, home_of
 from flows.service.schedule import Schedule
-from flows.service.server import PrefectServer, has_reconciler
+from flows.service.server import PrefectServer
 from flows.service.worker import find_worker
 from tests.postgres import Postgres, programs
 from tests.waiting import wait_until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "team.md").read_text(encoding="utf-8")
 LIMIT_S = 300.0
-GPU_TASKS = """
-import json, sys, time
-from prefect import flow, task
-@task(tags=["gpu"])
-def work(n):
-    start = time.time(); time.sleep(1.0); return [start, time.time()]
-@flow
-def both():
-    return [future.result() for future in [work.submit(n) for n in range(2)]]
-print("SPANS", json.dumps(both()))
-"""
 
 
 def block(title: str) -> str:
@@ -166,7 +154,7 @@ def team(small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         (found.runs_dir / "models").symlink_to(small_models / "models")
         postgres.sql(found.fill(block("databases.sql")))
         servers = {
-            "prefect": (found.start("prefect", PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS="5"), "/api/health"),
+            "prefect": (found.start("prefect"), "/api/health"),
             "mlflow": (found.start("mlflow", MLFLOW_WORKERS="1"), "/health"),
         }
         urls = {"prefect": found.server.url, "mlflow": found.mlflow_url}
@@ -232,7 +220,6 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
     if find_worker(team.runs_dir) is None:
         team.start("worker")
         wait_until(lambda: find_worker(team.runs_dir) is not None, "no worker", limit_s=LIMIT_S)
-    wait_until(lambda: has_reconciler(team.runs_dir), "no reconciler", limit_s=60)
     worker = find_worker(team.runs_dir)
     assert worker is not None
     words = ["train.num_steps=12", "--submit", "--seeds", "7"]
@@ -249,32 +236,13 @@ def test_reconciler_comes_with_the_worker_and_finds_the_dead(team: Team) -> None
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(killed, timeout=20)
-    assert not has_reconciler(team.runs_dir), "it ends with its worker"
     assert "Running" in states(), "nobody is left to report the death"
     team.start("worker")
     wait_until(lambda: states() == {"Completed"}, f"not fixed: {team.log('worker')}", limit_s=LIMIT_S)
     ended = [run.state.type.value for run in schedule.all_flow_runs() if run.state is not None]
     assert ended.count("CRASHED") == 1
-    assert team.hacpo("reconcile").stdout == "nothing to fix\n"
     status = team.hacpo("server", "status").stdout
     assert status.startswith(f"{team.server.url} healthy\nworker: process ")
-    assert status.endswith("\nreconciler: in a worker\n")
-
-
-@pytest.mark.slow
-@pytest.mark.system
-def test_tag_limit_holds_and_its_leases_are_on_disk(team: Team) -> None:
-    schedule = Schedule(team.server, team.runs_dir)
-    schedule.client.create_concurrency_limit(tag="gpu", concurrency_limit=1)
-    settings = team.settings("worker", PREFECT_API_URL=f"{team.server.url}/api", PREFECT_HOME=str(team.folder / "me"))
-    try:
-        command = [sys.executable, "-c", GPU_TASKS]
-        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=True)
-    finally:
-        schedule.client.delete_concurrency_limit_by_tag("gpu")
-    first, second = sorted(json.loads(done.stdout.partition("SPANS ")[2]))
-    assert first[1] <= second[0], "one after the other"
-    assert (team.folder / "hub" / "prefect" / "concurrency_leases").is_dir()
 
 
 @pytest.mark.slow
@@ -299,20 +267,6 @@ def test_server_refuses_strangers_foreign_pages_and_wrong_log_ins(team: Team) ->
         assert refused.stderr.count("\n") == 1
         assert "rejects the log-in; expected its user:password in PREFECT_API_AUTH_STRING" in refused.stderr
         assert "wr0ng" not in refused.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.system
-def test_old_flow_runs_are_deleted_and_complete_experiments_stay(team: Team) -> None:
-    grid = team.grid("gspo", "hacpo")
-    assert team.hacpo("grid", grid).returncode == 0
-    young = team.postgres.sql("SELECT min(id::text) FROM flow_run", "prefect")
-    age = f"CASE WHEN id::text = '{young}' THEN interval '89 days' ELSE interval '91 days' END"
-    team.postgres.sql(f"UPDATE flow_run SET end_time = end_time - {age}", "prefect")
-    left = "SELECT string_agg(id::text, ' ') FROM flow_run"
-    wait_until(lambda: team.postgres.sql(left, "prefect") == young, "an old one is still there", limit_s=60)
-    again = team.hacpo("grid", grid)
-    assert again.stdout.count("is complete and is reused") == 3
 
 
 def command(folder: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]:

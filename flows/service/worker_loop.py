@@ -1,0 +1,143 @@
+"""What `hacpo worker` does: Prefect's worker in a thread, and repeated checks of server, flow runs and processes.
+
+One worker of a runs folder, over all machines, holds the reconciler's lock and looks after all its flow runs; the
+others check the processes of their own host only (`flows.service.reconciler`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessWorker
+
+from flows.service.deployments import POOL, deploy
+from flows.service.processes import acquire, end_descendants, home_of, inode_of, rotate_logs, worker_record
+from flows.service.reconciler import Reconciler
+from flows.service.schedule import Schedule, host_in, worker_name
+from flows.service.server import PrefectServer, await_server, log_in_hint, server_process, use_server
+from hacpo_core.errors import ServerError
+
+_log = logging.getLogger(__name__)
+CHECK_EVERY_S = 5.0
+END_LIMIT_S = 10.0
+"""time for Prefect's worker to end after its runs have"""
+RECONCILER_LOCK = "reconciler.lock"
+"""lock that allows one reconciler per runs folder, over all machines"""
+
+
+class _Service:
+    """What a worker does with one server: Prefect's worker in a thread, whose child processes are the flow runs."""
+
+    def __init__(self, server: PrefectServer, runs_dir: Path, num_slots: int) -> None:
+        """Register what is missing on the server."""
+        self.server = server
+        self._runs_dir, self._num_slots = runs_dir, num_slots
+        use_server(server, runs_dir)
+        print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
+        self._schedule = Schedule(server, runs_dir)
+        deploy(self._schedule.client)
+        self._reconciler = Reconciler(self._schedule, runs_dir)
+        self._task: asyncio.Task[None] | None = None
+        self._has_begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="Prefect's worker", daemon=True)
+
+    def start(self) -> None:
+        """Start to take flow runs, once."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with temporary_settings({PREFECT_API_URL: f"{self.server.url}/api"}):  # a restarted server may have moved
+                asyncio.run(self._work())
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001  whatever it was, the next check starts another one
+            _log.warning("Prefect's worker ended: %s: %s", type(error).__name__, error)
+        finally:
+            self._has_begun.set()
+
+    async def _work(self) -> None:
+        self._task = asyncio.current_task()
+        self._has_begun.set()
+        worker = ProcessWorker(POOL, name=worker_name(socket.gethostname(), self._num_slots), limit=self._num_slots)
+        await worker.start(printer=partial(print, flush=True))
+
+    def check_once(self, reconciler_lock: IO[bytes]) -> None:
+        """Look after all flow runs if this worker has the reconciler's lock, or else after the host's processes."""
+        rotate_logs(home_of(self._runs_dir))
+        set_pool_limit(self._schedule, self._num_slots)
+        has_lock = acquire(reconciler_lock, limit_s=0.0)
+        self._reconciler.check_once(only_host=not has_lock)
+        if has_lock:
+            self._reconciler.send_tracking()
+
+    def has_ended(self, limit_s: float) -> bool:
+        """Whether Prefect's worker has ended, or does so within this time."""
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def end(self) -> None:
+        """Stop taking flow runs, end those that run, and wait for the thread."""
+        if self._thread.ident is None:  # never started
+            return
+        if self._has_begun.wait(END_LIMIT_S) and self._task is not None:
+            with suppress(RuntimeError):  # its loop has just been closed
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+        server = server_process(self._runs_dir)
+        kept = [] if server is None else [server]
+        end_descendants(kept=kept)
+        if not self.has_ended(END_LIMIT_S):
+            _log.warning("Prefect's worker did not end within %.0f s", END_LIMIT_S)
+        end_descendants(kept=kept)  # those that it started before it was cancelled
+
+
+def serve(runs_dir: Path, num_slots: int, is_over: threading.Event) -> None:
+    """Train what is in the queue, and check all else, until told to end or until the runs folder is deleted.
+
+    Args:
+        runs_dir: folder of all runs.
+        num_slots: number of concurrent experiments.
+        is_over: set to end.
+
+    Raises:
+        ServerError: the server does not start, rejects the credentials, or runs on another machine.
+    """
+    worker_lock = worker_record(runs_dir).path.with_suffix(".lock")
+    inode = inode_of(worker_lock)
+    service: _Service | None = None
+    with (home_of(runs_dir) / RECONCILER_LOCK).open("ab") as reconciler_lock:
+        try:
+            while not is_over.is_set():
+                if inode_of(worker_lock) != inode:
+                    _log.warning("%s was deleted; the worker ends", runs_dir)
+                    return
+                server = await_server(runs_dir, is_over)
+                if service is not None and (service.has_ended(0.0) or service.server != server):
+                    service.end()
+                    service = None
+                try:
+                    if service is None:
+                        service = _Service(server, runs_dir, num_slots)
+                        service.start()
+                    service.check_once(reconciler_lock)
+                except Exception as error:  # noqa: BLE001  the worker must survive every error
+                    _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
+                is_over.wait(CHECK_EVERY_S)
+        finally:
+            if service is not None:
+                service.end()
+
+
+def set_pool_limit(schedule: Schedule, num_slots: int) -> None:
+    """Set the pool's limit to the slots of all online workers; does nothing if the server does not answer."""
+    with suppress(ServerError):
+        slots = {host_in(worker.name): worker.num_slots for worker in schedule.workers()}
+        schedule.set_limit(sum({**slots, socket.gethostname(): num_slots}.values()))

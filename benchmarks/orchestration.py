@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import child, write_result
-from flows.service.server import stop_server
+from flows.service.prefect_server import stop_server
 
 STEPS = {0.3: 12, 3.0: 3, 30.0: 1}
 """number of measured steps by step length, s"""
@@ -68,7 +68,7 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
     for owner, name in ((Agent, "score"), (Agent, "update"), (VerifierPool, "verify")):
         timed(owner, name)
     if runner == "prefect":
-        from flows.service.server import ensure_server, use_server
+        from flows.service.prefect_server import ensure_server, use_server
 
         use_server(ensure_server(runs_dir), runs_dir)
         from flows.runs.flow import run_with_prefect

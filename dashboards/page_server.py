@@ -22,8 +22,8 @@ import uvicorn
 from dashboards.app import LOOPBACK, create_app
 from dashboards.mlflow_page import MlflowPage
 from dashboards.security import Access, is_loopback
+from flows.service.prefect_server import ensure_server, keep_server, log_in_hint
 from flows.service.processes import Record, home_of, only_one, write_private
-from flows.service.server import ensure_server, keep_server, log_in_hint
 from hacpo_core.errors import ConfigError, HacpoError
 
 DASHBOARD_PORT = 8400

@@ -31,7 +31,7 @@ from dashboards.models.scheduling import Scheduling
 from dashboards.report.tables import with_interval
 from dashboards.security import PICTURE_CSP, is_loopback
 from flows.records.mlflow_address import STATE_FILE, VIEW_KEY
-from flows.service.server import find_server
+from flows.service.prefect_server import find_server
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json
 

@@ -11,7 +11,7 @@ from prefect.artifacts import create_link_artifact
 
 from flows.grids.planner import GridPlan, plan_grid
 from flows.process import configure_process
-from flows.service.server import ensure_server
+from flows.service.prefect_server import ensure_server
 from flows.service.worker import RUNS_DIR
 
 

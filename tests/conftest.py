@@ -27,8 +27,8 @@ from flows.grids.planner import GridPlan, plan_grid
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.mlflow_store import prepare_store
+from flows.service.prefect_server import server_environment
 from flows.service.processes import home_of
-from flows.service.server import server_environment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
 from hacpo_core.methods.plan import PlanTask, SampleSpec, SamplingPlan

@@ -20,8 +20,8 @@ BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(
 DEPLOY = """
 import sys
 from pathlib import Path
-from flows.service import deployments, server
-found = server.ensure_server(Path(sys.argv[1]))
+from flows.service import deployments, prefect_server
+found = prefect_server.ensure_server(Path(sys.argv[1]))
 client = deployments.connect(found.url, found.auth)
 deployments.deploy(client)
 print(deployments.__file__, *sorted(each.name for each in client.read_deployments()))

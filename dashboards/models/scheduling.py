@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.service.experiment_state import WAITING, ScheduledRun
+from flows.service.prefect_server import PrefectServer, find_server
 from flows.service.schedule import RefusedError, Schedule, WorkerRecord
-from flows.service.server import PrefectServer, find_server
 from hacpo_core.errors import HacpoError
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from flows.runs.display import format_table
 from flows.runs.results import read_final
 from flows.runs.tracking import plan_tracking_uri
 from flows.service.gpu_locks import visible_devices
+from flows.service.prefect_server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.schedule import RefusedError, Schedule
-from flows.service.server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.worker import find_worker, slots_here, worker_here
 from hacpo_core.config.addresses import without_password
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates

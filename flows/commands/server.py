@@ -14,7 +14,7 @@ server_app = typer.Typer(no_args_is_help=True, help="Manage the local Prefect se
 @server_app.command("start")
 def server_start(runs_dir: RunsDir = Path("runs")) -> None:
     """Start the server unless it is running, and print its address."""
-    from flows.service.server import ensure_server, log_in_hint
+    from flows.service.prefect_server import ensure_server, log_in_hint
 
     print(f"{ensure_server(runs_dir).url}  ({log_in_hint(runs_dir)})")
 
@@ -22,7 +22,7 @@ def server_start(runs_dir: RunsDir = Path("runs")) -> None:
 @server_app.command("stop")
 def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
     """Stop the server of this runs folder."""
-    from flows.service.server import other_host, stop_server
+    from flows.service.prefect_server import other_host, stop_server
 
     host = other_host(runs_dir)
     here = "no server was running" if host is None else f"the server runs on {host}; stop it there"
@@ -32,7 +32,7 @@ def server_stop(runs_dir: RunsDir = Path("runs")) -> None:
 @server_app.command("status")
 def server_status(runs_dir: RunsDir = Path("runs")) -> None:
     """Print whether the server runs and responds; exit code 1 if it does not."""
-    from flows.service.server import find_server, is_healthy, other_host
+    from flows.service.prefect_server import find_server, is_healthy, other_host
     from flows.service.worker import find_worker
 
     server = find_server(runs_dir)

@@ -82,7 +82,7 @@ def train_planned(train_plan: Any, *, as_json: bool) -> None:
             if train_plan.config.runtime.runner == "direct":
                 run_experiment(train_plan, DirectRunner(), watcher)
             else:
-                from flows.service.server import kept_server, use_server
+                from flows.service.prefect_server import kept_server, use_server
 
                 runs_dir = Path(train_plan.config.runtime.runs_dir)
                 with kept_server(runs_dir) as server:

@@ -16,8 +16,8 @@ from flows.grids.estimate import CostEstimate, estimate
 from flows.grids.planner import GridPlan, matrix
 from flows.planning.plans import Plan
 from flows.service.experiment_state import STATES, ScheduledRun
+from flows.service.prefect_server import find_server
 from flows.service.schedule import Schedule
-from flows.service.server import find_server
 from hacpo_core.errors import ServerError
 
 _log = logging.getLogger(__name__)

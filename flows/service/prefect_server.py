@@ -1,50 +1,364 @@
-"""Prefect's command line for the managed server: it ends with its folder, and its transactions lock SQLite at once.
+"""The managed local Prefect server of a runs folder: start, find, check and stop it.
 
-Prefect begins most transactions as DEFERRED: they read first and take the lock at their first write. If another
-connection has written in between, SQLite refuses that write at once with "database is locked", whatever its time limit.
-Each poll of a worker starts two such transactions side by side (`mark_work_queues_ready`, `mark_deployments_ready`), so
-every few polls one of them failed and left a traceback of 80 lines in the log. An IMMEDIATE transaction waits instead.
+Flow runs always use a persistent server, because Prefect's ephemeral one loses task records at exit.
 """
 
 from __future__ import annotations
 
+import base64
+import fcntl
+import http.client
+import json
+import logging
 import os
-import signal
+import secrets
+import socket
+import subprocess
 import threading
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from prefect.cli import app
-from prefect.server.database.configurations import AioSqliteConfiguration
-from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
+import psutil
 
-from flows.service.processes import inode_of
+from flows.service.processes import (
+    Record,
+    acquire,
+    end_family,
+    free_port,
+    home_of,
+    inode_of,
+    is_held,
+    module_command,
+    open_log,
+    remove_unfinished,
+    write_private,
+)
+from hacpo_core.config.addresses import has_password
+from hacpo_core.errors import ConfigError, ServerError
 
-LOOK_EVERY_S = 2.0
-_deferred = AioSqliteConfiguration.begin_transaction
+_log = logging.getLogger(__name__)
+
+PREFECT_PORT = 4200
+START_LIMIT_S = 90.0
+MAX_STARTS = 6
+"""attempts to start the server in one call; it may be killed, or lose its port"""
+KEEP_EVERY_S = 10.0
+"""time between two checks of a server by a command that needs it"""
+ANSWER_S = 5.0
+"""time limit of one health check"""
+_SILENCE_LIMIT_S = 60.0
+"""time without an answer after which a server is replaced"""
+SHARED_SERVER = "HACPO_PREFECT_URL"
+"""address of a shared server, used instead of one per runs folder; PREFECT_API_AUTH_STRING holds its credentials"""
+LOG_IN = "PREFECT_API_AUTH_STRING"
+SERVER_LOCK = "server.alive.lock"
+"""lock that a folder's server holds while it lives, visible on all machines"""
+_LOCK_LIMIT_S = 2.0
+"""time for a server that was ended to release its lock; a look at the lock holds it for an instant"""
+_STOPPED = "is_stopped"
+"""entry of the record of a server that `hacpo server stop` stopped"""
 
 
-@asynccontextmanager
-async def _begin_immediate(
-    self: AioSqliteConfiguration, session: AsyncSession, with_for_update: bool = False
-) -> AsyncGenerator[AsyncSessionTransaction, None]:
-    async with _deferred(self, session, with_for_update=True) as transaction:
-        yield transaction
+@dataclass(frozen=True, slots=True)
+class PrefectServer:
+    """Address of a server, and its credentials: "user:password", or empty."""
+
+    url: str
+    auth: str
 
 
-AioSqliteConfiguration.begin_transaction = _begin_immediate  # type: ignore[method-assign]
+def auth_file(runs_dir: Path) -> Path:
+    """File with the credentials for the server's web page, readable by its owner only."""
+    return home_of(runs_dir) / "log-in.txt"
 
 
-def _end_with(home: Path, inode: int) -> None:
-    """End this process as soon as its folder is deleted, or is another one."""
-    while inode_of(home) == inode:
-        time.sleep(LOOK_EVERY_S)
-    os.kill(os.getpid(), signal.SIGTERM)
+def shared_server() -> PrefectServer | None:
+    """The shared server; None if the environment names none.
+
+    Raises:
+        ConfigError: its address contains a password.
+    """
+    url = os.environ.get(SHARED_SERVER, "")
+    if has_password(url):
+        raise ConfigError(
+            f"{SHARED_SERVER}: holds a password, which logs would show; set {LOG_IN} to user:password instead"
+        )
+    return PrefectServer(url.rstrip("/").removesuffix("/api"), os.environ.get(LOG_IN, "")) if url else None
 
 
-if __name__ == "__main__":
-    folder = Path(os.environ["PREFECT_HOME"])
-    threading.Thread(target=_end_with, args=[folder, folder.stat().st_ino], daemon=True).start()
-    app()
+def log_in_hint(runs_dir: Path) -> str:
+    """One line that says where the credentials for the server's web page are."""
+    if shared_server() is not None:
+        return f"log-in: see {LOG_IN}"
+    return f"log-in: see {auth_file(runs_dir)}; stop it with `hacpo server stop`"
+
+
+def find_server(runs_dir: Path) -> PrefectServer | None:
+    """The shared server, or else the running one of this runs folder; None if there is none or its process is gone."""
+    record = _record(home_of(runs_dir))
+    return shared_server() or (_described(record.read()) if record.process() is not None else None)
+
+
+def other_host(runs_dir: Path) -> str | None:
+    """The host on which this folder's server runs if it is not this one; None also with a shared server."""
+    home = home_of(runs_dir)
+    host = str((_record(home).read() or {}).get("host", socket.gethostname()))
+    is_elsewhere = host != socket.gethostname() and shared_server() is None and is_held(home / SERVER_LOCK)
+    return host if is_elsewhere else None
+
+
+def server_process(runs_dir: Path) -> psutil.Process | None:
+    """The server of this runs folder on this machine."""
+    return _record(home_of(runs_dir)).process()
+
+
+def _record(home: Path) -> Record:
+    return Record(home, "server")
+
+
+def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
+    if value is None or not {"port", "token"} <= set(value):
+        return None
+    return PrefectServer(f"http://127.0.0.1:{value['port']}", f"hacpo:{value['token']}")
+
+
+def is_healthy(server: PrefectServer) -> bool:
+    """Whether the server answers and accepts these credentials; another server may have taken the port."""
+    return fault_of(server) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a server cannot be used."""
+
+    message: str
+    is_passing: bool
+    """whether it may resolve itself: the server does not respond or is overloaded"""
+
+
+def fault_of(server: PrefectServer) -> Fault | None:
+    """Why the server cannot be used with these credentials; None if it can."""
+    log_in = base64.b64encode(server.auth.encode()).decode()
+    try:
+        headers = {"Authorization": f"Basic {log_in}"}
+        request = urllib.request.Request(f"{server.url}/api/admin/version", headers=headers)
+        with urllib.request.urlopen(request, timeout=ANSWER_S):
+            return None
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (401, 403):
+            return Fault(f"rejects the log-in; expected its user:password in {LOG_IN}", is_passing=False)
+        return Fault(f"answers with HTTP {error.code}, expected a Prefect server", is_passing=error.code >= 500)
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return Fault(f"does not answer ({reason})", is_passing=True)
+    except ValueError as error:
+        return Fault(f"is not a valid address ({error})", is_passing=False)
+
+
+def ensure_server(runs_dir: Path) -> PrefectServer:
+    """The healthy server of this runs folder, started if necessary. Several processes may call this at once.
+
+    A server that died is restarted with the same port and credentials, so that live workers and runs find it.
+
+    Raises:
+        ServerError: the server does not start in time (the message names its log), it runs on another host, or the
+            shared one cannot be used.
+    """
+    shared = shared_server()
+    if shared is not None:
+        fault = fault_of(shared)
+        if fault is not None:
+            raise _refusal(shared, fault)
+        return shared
+    home = home_of(runs_dir)
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home):
+        server = find_server(runs_dir)
+        if server is None or not _comes_up(server, limit_s=_SILENCE_LIMIT_S):
+            server = _start(home)
+        return server
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Hold the lock under which the server is started, stopped and recorded; remove what a killed holder left."""
+    with (home / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in (_record(home).path, auth_file(home.parent)):
+            remove_unfinished(path)
+        yield
+
+
+@contextmanager
+def kept_server(runs_dir: Path) -> Iterator[PrefectServer]:
+    """`ensure_server`; a server that dies during the block is restarted."""
+    server, is_over = ensure_server(runs_dir), threading.Event()
+    threading.Thread(target=keep_server, args=[runs_dir, is_over], name="keep the server", daemon=True).start()
+    try:
+        yield server
+    finally:
+        is_over.set()
+
+
+def keep_server(runs_dir: Path, is_over: threading.Event) -> None:
+    """Restart a server that dies, until the event is set or the folder is deleted.
+
+    A server that `hacpo server stop` stopped stays so.
+    """
+    home = home_of(runs_dir)
+    inode = inode_of(home)
+    while not is_over.wait(KEEP_EVERY_S) and inode_of(home) == inode:
+        try:
+            if not (_record(home).read() or {}).get(_STOPPED):
+                ensure_server(runs_dir)
+        except (ServerError, OSError) as error:
+            _log.warning("%s", error)
+
+
+def await_server(runs_dir: Path, is_over: threading.Event | None = None) -> PrefectServer:
+    """`ensure_server` for what runs already: waits for a shared server that does not respond, until the event is set.
+
+    Raises:
+        ServerError: as `ensure_server`; or the shared server rejects the credentials.
+    """
+    shared = shared_server()
+    if shared is None:
+        return ensure_server(runs_dir)
+    is_logged = False
+    is_over = is_over or threading.Event()
+    while (fault := fault_of(shared)) is not None:
+        if not fault.is_passing:
+            raise _refusal(shared, fault)
+        if not is_logged:
+            _log.warning("%s %s; waiting for it", shared.url, fault.message)
+            is_logged = True
+        if is_over.wait(2.0):
+            break
+    return shared
+
+
+def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
+    return ServerError(
+        f"{SHARED_SERVER}: {server.url} {fault.message}; fix that, or unset {SHARED_SERVER} to use a local server"
+    )
+
+
+def _start(home: Path) -> PrefectServer:
+    """Start the server, unless another host runs it; again, a few times, if it fails, is killed or loses its port."""
+    record = _record(home)
+    recorded = record.read() or {}
+    record.end()
+    _end_unrecorded(home)  # whoever started it was killed before it could record it
+    token, port = recorded.get("token") or secrets.token_urlsafe(24), int(recorded.get("port") or PREFECT_PORT)
+    with (home / SERVER_LOCK).open("ab") as lock:
+        if not acquire(lock, limit_s=_LOCK_LIMIT_S):
+            raise ServerError(
+                f"the Prefect server of {home.parent} runs on {recorded.get('host', 'another host')}, and two on one "
+                "database would harm each other; work there, stop it there with `hacpo server stop`, or give all hosts "
+                f"one with {SHARED_SERVER} (docs/team.md)"
+            )
+        for _ in range(MAX_STARTS):
+            port = free_port(port)
+            process = _detach(home, port, f"hacpo:{token}", lock.fileno())
+            server = _described(record.write(process.pid, {"port": port, "token": token}))
+            assert server is not None, "just written"
+            write_private(auth_file(home.parent), f"{server.auth}\n")
+            if _comes_up(server, limit_s=START_LIMIT_S, process=process):
+                return server
+            code = process.poll()
+            outcome = f"no answer within {START_LIMIT_S:.0f} s" if code is None else f"exit code {code}"
+            _log.warning("the Prefect server did not start (%s); starting it again", outcome)
+            record.end()
+    raise ServerError(
+        f"the Prefect server did not start in {MAX_STARTS} attempts ({outcome}); see {home / 'server.log'}"
+    )
+
+
+def _end_unrecorded(home: Path) -> None:
+    """End the Prefect servers of this folder, whether or not its record names them."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_server = "flows.service.prefect_process" in process.cmdline()
+            if is_server and process.environ().get("PREFECT_HOME") == str(home):
+                end_family(process)
+
+
+def _detach(home: Path, port: int, auth: str, lock: int) -> subprocess.Popen[bytes]:
+    """Start a server that outlives this process and its terminal, and holds a lock until it has ended."""
+    with open_log(home / "server.log") as log:
+        return subprocess.Popen(
+            module_command("flows.service.prefect_process", *f"server start --host 127.0.0.1 --port {port}".split()),
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **server_environment(home, port=port, auth=auth)},  # command lines are public
+            pass_fds=[lock],
+            start_new_session=True,
+        )
+
+
+def _comes_up(server: PrefectServer, *, limit_s: float, process: subprocess.Popen[bytes] | None = None) -> bool:
+    """Wait for the server to become healthy; False after `limit_s`, or once its process has ended."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and (process is None or process.poll() is None):
+        if is_healthy(server):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def stop_server(runs_dir: Path) -> bool:
+    """Stop the server of this runs folder; False if there was none. A worker, or the next command, starts it again.
+
+    The next server has the same credentials, and the same port if that is free, so that live workers find it.
+    """
+    home = home_of(runs_dir)
+    record = _record(home)
+    if record.read() is None:
+        return False
+    with _locked(home):  # another process may be starting it
+        write_private(record.path, json.dumps({**(record.read() or {}), _STOPPED: True}))
+        return record.end()
+
+
+def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:
+    """Environment of the server: loopback, a token, no other origins, no analytics, task records written in batches."""
+    return {
+        **client_environment(home, url=f"http://127.0.0.1:{port}", auth=auth),
+        "PREFECT_SERVER_API_AUTH_STRING": auth,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}",
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # On SQLite, one write per record makes other calls wait or fail: docs/decisions.md, Prefect's share of a step.
+        "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+        "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
+    }
+
+
+def client_environment(home: Path, *, url: str, auth: str) -> dict[str, str]:
+    """Environment of a process that runs flows on the server; set it before prefect is imported."""
+    return {
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"{url}/api",
+        "PREFECT_API_AUTH_STRING": auth,
+        "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
+        "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # Prefect's own are 408, 429, 502 and 503
+        "PREFECT_LOGGING_LEVEL": os.environ.get("PREFECT_LOGGING_LEVEL", "WARNING"),
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def use_server(server: PrefectServer, runs_dir: Path) -> None:
+    """Point this process's Prefect client at the server; call before anything imports prefect."""
+    os.environ.update(client_environment(home_of(runs_dir), url=server.url, auth=server.auth))

@@ -28,7 +28,7 @@ from flows.records.files import experiments_dir
 from flows.records.states import CONFIG_FILE, experiment_status
 from flows.service.deployments import POOL, connect, deploy
 from flows.service.experiment_state import ScheduledRun, state_of
-from flows.service.server import PrefectServer
+from flows.service.prefect_server import PrefectServer
 from hacpo_core.errors import HacpoError, ServerError, first_line
 
 FOLDER_TAG = "runs:"

@@ -16,6 +16,7 @@ import psutil
 
 from flows.records.mlflow_address import tracking_uri
 from flows.service.gpu_locks import visible_devices
+from flows.service.prefect_server import PrefectServer, client_environment, ensure_server, server_process, shared_server
 from flows.service.processes import (
     end_child,
     end_with_parent,
@@ -26,7 +27,6 @@ from flows.service.processes import (
     remove_unfinished,
     worker_record,
 )
-from flows.service.server import PrefectServer, client_environment, ensure_server, server_process, shared_server
 from hacpo_core.config.threads import SLOTS, usable_cores
 from hacpo_core.errors import EngineError
 

@@ -19,10 +19,10 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
 from flows.service.deployments import POOL, deploy
+from flows.service.prefect_server import PrefectServer, await_server, log_in_hint, server_process, use_server
 from flows.service.processes import acquire, end_descendants, home_of, inode_of, rotate_logs, worker_record
 from flows.service.reconciler import Reconciler
 from flows.service.schedule import Schedule, host_in, worker_name
-from flows.service.server import PrefectServer, await_server, log_in_hint, server_process, use_server
 from hacpo_core.errors import ServerError
 
 _log = logging.getLogger(__name__)

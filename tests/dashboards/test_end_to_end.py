@@ -14,9 +14,9 @@ from flows.planning.plans import Plan
 from flows.records.failures import read_failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.service.deployments import deploy
+from flows.service.prefect_server import ensure_server, stop_server
 from flows.service.processes import end_family, home_of, only_one
 from flows.service.schedule import Schedule
-from flows.service.server import ensure_server, stop_server
 from flows.service.worker_loop import RECONCILER_LOCK
 from hacpo_core.files import read_json
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots

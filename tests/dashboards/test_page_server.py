@@ -19,8 +19,8 @@ import pytest
 
 from dashboards.mlflow_page import MlflowPage
 from dashboards.page_server import DASHBOARD_PORT, listen, start_prefect
+from flows.service.prefect_server import PrefectServer
 from flows.service.processes import Record, find_process
-from flows.service.server import PrefectServer
 from hacpo_core.errors import ConfigError
 from tests.dashboards.stores import write_run
 from tests.waiting import wait_until

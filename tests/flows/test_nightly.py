@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from flows.records.states import experiment_status
+from flows.service.prefect_server import client_environment, ensure_server, stop_server
 from flows.service.processes import home_of
 from flows.service.schedule import Schedule
-from flows.service.server import client_environment, ensure_server, stop_server
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]

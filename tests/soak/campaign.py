@@ -30,8 +30,8 @@ from typing import Any
 
 from flows.planning.compose import compose
 from flows.records.mlflow_store import prepare_store
+from flows.service.prefect_server import server_environment
 from flows.service.processes import home_of
-from flows.service.server import server_environment
 from hacpo_core.placement.initial_model import InitialModel
 from tests.conftest import copy_database, write_small_pair
 from tests.postgres import Postgres

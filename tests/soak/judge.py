@@ -14,9 +14,9 @@ from flows.planning.plans import Plan, find_plan
 from flows.records.files import experiment_ids
 from flows.records.mlflow_address import STATE_FILE, unsent_experiments
 from flows.records.states import experiment_status
+from flows.service.prefect_server import find_server
 from flows.service.reconciler import Reconciler
 from flows.service.schedule import Schedule
-from flows.service.server import find_server
 from hacpo_core.errors import StoreError
 from hacpo_core.store.lock import is_locked
 from tests.experiments_outcome import mlflow_points, outcome

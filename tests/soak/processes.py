@@ -12,7 +12,7 @@ import psutil
 MARK = "HACPO_SOAK_MARK"
 """environment variable that all processes of a round inherit"""
 _ROLES = {
-    "flows.service.prefect_server": "server",
+    "flows.service.prefect_process": "server",
     "sync": "late sender",
     "prefect.engine": "run",
     "worker": "worker",

@@ -20,8 +20,8 @@ from flows.grids.planner import GridPlan, plan_grid
 from flows.planning.plans import Plan, save_plan
 from flows.runs.results import read_final
 from flows.service.experiment_state import ScheduledRun
+from flows.service.prefect_server import ensure_server, stop_server
 from flows.service.schedule import Schedule
-from flows.service.server import ensure_server, stop_server
 from tests.experiments_outcome import outcome
 from tests.waiting import wait_until
 

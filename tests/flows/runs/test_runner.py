@@ -20,8 +20,16 @@ import pytest
 from flows.planning.plans import Plan, save_plan
 from flows.records.states import experiment_status
 from flows.runs.experiment import run_experiment
+from flows.service.prefect_server import (
+    PrefectServer,
+    auth_file,
+    ensure_server,
+    find_server,
+    home_of,
+    is_healthy,
+    stop_server,
+)
 from flows.service.processes import Record
-from flows.service.server import PrefectServer, auth_file, ensure_server, find_server, home_of, is_healthy, stop_server
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
@@ -34,7 +42,7 @@ AGENTS = ("qwen", "llama")
 CHILD = """
 import httpx, json, os, signal, sys
 from pathlib import Path
-from flows.service.server import find_server, use_server
+from flows.service.prefect_server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
 from flows.planning.plans import find_plan

@@ -28,7 +28,7 @@ from flows.records.states import experiment_status
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import sync_experiments
-from flows.service.server import free_port
+from flows.service.prefect_server import free_port
 from hacpo_core.errors import ConfigError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore

@@ -15,10 +15,10 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.states import RESULT_FILE, experiment_status
+from flows.service.prefect_server import ensure_server, find_server, is_healthy, stop_server
 from flows.service.processes import Record, end_family, home_of
 from flows.service.reconciler import Reconciler, Timeouts
 from flows.service.schedule import RefusedError, Schedule
-from flows.service.server import ensure_server, find_server, is_healthy, stop_server
 from flows.service.worker import find_worker
 from hacpo_core.files import read_json
 from tests.experiments_outcome import outcome

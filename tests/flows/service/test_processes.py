@@ -43,13 +43,6 @@ def test_log_above_its_limit_moves_to_one_older_part_and_its_writer_goes_on(tmp_
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["server.log", "server.log.1"]
 
 
-def test_log_that_cannot_be_copied_stays_and_ends_nobody(tmp_path: Path) -> None:
-    (tmp_path / "worker.log.1").mkdir()  # as a full disk, no file can be written there
-    (tmp_path / "worker.log").write_bytes(b"x" * (LOG_LIMIT + 1))
-    rotate_logs(tmp_path)
-    assert (tmp_path / "worker.log").stat().st_size == LOG_LIMIT + 1
-
-
 @pytest.mark.parametrize("shadow", ["flows.py", "flows/__init__.py"])
 def test_module_is_run_from_the_installation_in_a_folder_that_has_one_of_its_name(shadow: str, tmp_path: Path) -> None:
     """Prefect's usual layout has flows.py or flows/."""

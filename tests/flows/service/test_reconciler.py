@@ -26,9 +26,9 @@ from flows.records.mlflow_address import has_unsent, mark_unsent
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
 from flows.service.deployments import POOL, deploy
+from flows.service.prefect_server import ensure_server, stop_server
 from flows.service.reconciler import MAX_RESTARTS, Reconciler, Timeouts, processes_of_runs
 from flows.service.schedule import Schedule, worker_name
-from flows.service.server import ensure_server, stop_server
 from flows.service.worker_loop import set_pool_limit
 from hacpo_core.config import TrackingConfig
 from hacpo_core.errors import ServerError

@@ -22,14 +22,14 @@ from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.states import RESULT_FILE, experiment_status
 from flows.service.deployments import DECLARATIONS, POOL, deploy
-from flows.service.schedule import RefusedError, Schedule, slots_of, worker_name
-from flows.service.server import (
+from flows.service.prefect_server import (
     PrefectServer,
     auth_file,
     ensure_server,
     find_server,
     stop_server,
 )
+from flows.service.schedule import RefusedError, Schedule, slots_of, worker_name
 from flows.service.worker_loop import set_pool_limit
 from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock

@@ -22,9 +22,9 @@ from mlflow.tracking import MlflowClient
 
 from flows.grids.planner import plan_grid
 from flows.records.states import experiment_status
+from flows.service.prefect_server import PrefectServer
 from flows.service.processes import Record, end_family, free_port, home_of
 from flows.service.schedule import Schedule
-from flows.service.server import PrefectServer
 from flows.service.worker import find_worker
 from tests.postgres import Postgres, programs
 from tests.waiting import wait_until

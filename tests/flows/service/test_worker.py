@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.service.prefect_server import PrefectServer, stop_server
 from flows.service.processes import home_of
-from flows.service.server import PrefectServer, stop_server
 from flows.service.worker import RUNS_DIR, find_worker, worker_environment, worker_here
 from hacpo_core.config.threads import SLOTS
 from hacpo_core.errors import EngineError

@@ -21,9 +21,7 @@ from prefect.states import Crashed
 
 from flows.commands.server import server_stop
 from flows.records.states import CONFIG_FILE
-from flows.service.processes import Record, end_family, home_of, is_held, only_one
-from flows.service.schedule import Schedule
-from flows.service.server import (
+from flows.service.prefect_server import (
     SERVER_LOCK,
     PrefectServer,
     ensure_server,
@@ -34,6 +32,8 @@ from flows.service.server import (
     server_environment,
     stop_server,
 )
+from flows.service.processes import Record, end_family, home_of, is_held, only_one
+from flows.service.schedule import Schedule
 from flows.service.worker_loop import RECONCILER_LOCK
 from hacpo_core.errors import ServerError
 from tests.waiting import wait_until
@@ -41,7 +41,7 @@ from tests.waiting import wait_until
 QUICK_WORKER = """
 import os, sys
 from pathlib import Path
-from flows.service.server import ensure_server
+from flows.service.prefect_server import ensure_server
 from flows.service.worker import run_worker, worker_environment
 runs_dir = Path(sys.argv[1])
 os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), 1)  # before Prefect is imported
@@ -71,7 +71,7 @@ def occupied(server: PrefectServer) -> Iterator[None]:
 @pytest.fixture
 def runs_dir(tmp_path: Path, migrated: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # Every other test's server asks for the preferred port as well: one that is stopped here might not get it back.
-    monkeypatch.setattr("flows.service.server.PREFECT_PORT", 0)
+    monkeypatch.setattr("flows.service.prefect_server.PREFECT_PORT", 0)
     migrated(tmp_path)
     yield tmp_path
     stop_server(tmp_path)
@@ -137,7 +137,7 @@ def test_server_that_is_stopped_stays_so_and_one_that_dies_comes_back(
     runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a command or a page that needs it."""
-    monkeypatch.setattr("flows.service.server.KEEP_EVERY_S", 0.5)
+    monkeypatch.setattr("flows.service.prefect_server.KEEP_EVERY_S", 0.5)
     with kept_server(runs_dir) as server:
         killed = server_process(runs_dir)
         killed.kill()
@@ -191,24 +191,6 @@ def test_one_worker_of_a_folder_reconciles(runs_dir: Path) -> None:
         assert not is_held(lock)
 
 
-@pytest.mark.soak
-@pytest.mark.slow
-def test_worker_goes_on_with_a_server_that_was_stopped_and_started_elsewhere(runs_dir: Path) -> None:
-    before = ensure_server(runs_dir)
-    with quick_worker(runs_dir):
-        wait_until(Schedule(before, runs_dir).workers, "no worker")
-        assert stop_server(runs_dir)
-        with occupied(before):
-            after = ensure_server(runs_dir)
-            assert after.url != before.url
-            assert after.auth == before.auth, "what lives on can still log in"
-            client = Schedule(after, runs_dir).client
-            report = client.read_deployment_by_name("report/report").id
-            run = client.create_flow_run_from_deployment(report, parameters={"grid": "nobody knows it"})
-            wait_until(lambda: client.read_flow_run(run.id).run_count, "the worker takes no run")
-    assert is_healthy(after), "it outlives the worker"
-
-
 @pytest.mark.system
 def test_server_that_was_stopped_comes_back_at_its_address_with_its_log_in(
     runs_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -233,7 +215,7 @@ def test_server_of_another_host_is_named_and_no_second_one_is_started(
     with monkeypatch.context() as there:
         there.setattr(socket, "gethostname", lambda: "gpu-7")
         Record(home, "server").write(os.getpid(), {"port": 1, "token": "t"})
-    monkeypatch.setattr("flows.service.server._LOCK_LIMIT_S", 0.0)
+    monkeypatch.setattr("flows.service.prefect_server._LOCK_LIMIT_S", 0.0)
     with only_one(home / SERVER_LOCK):
         with pytest.raises(ServerError, match="runs on gpu-7.*`hacpo server stop`.*HACPO_PREFECT_URL"):
             ensure_server(tmp_path)
@@ -291,7 +273,7 @@ def test_server_that_its_starter_could_not_record_is_replaced(runs_dir: Path) ->
 
 IMMEDIATE = """
 import asyncio, sqlite3, sys
-import flows.service.prefect_server
+import flows.service.prefect_process
 from prefect.server.database import provide_database_interface
 from sqlalchemy import text
 

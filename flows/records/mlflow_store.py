@@ -64,6 +64,7 @@ def _configure_clients() -> None:
     """
     for name in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it tells every retry
     logging.getLogger("mlflow.store.db.utils").addFilter(_is_no_error)  # MLflow raises the errors that it logs here
     os.environ.setdefault(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, str(NUM_RETRIES))
     os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))

@@ -210,9 +210,11 @@ class Tracking:
         self._has_ended.set()
         self._has_news.set()
         self._thread.join(FINISH_LIMIT_S)
-        error = f"no answer within {FINISH_LIMIT_S:.0f} s" if self._thread.is_alive() else self._error
-        if error:
-            _log.warning("%s: not all was sent to MLflow (%s); it is sent later, once", self._plan.id, error)
+        if self._thread.is_alive():
+            self._warn(f"no answer within {FINISH_LIMIT_S:.0f} s")
+
+    def _warn(self, error: str) -> None:
+        _log.warning("%s: not all was sent to MLflow (%s); it is sent later, once", self._plan.id, error)
 
     def _run(self) -> None:
         while True:
@@ -221,7 +223,7 @@ class Tracking:
             has_ended = self._has_ended.is_set()
             error = self._send()
             if error and error != self._error:
-                _log.warning("%s: MLflow is tried again: %s", self._plan.id, error)
+                self._warn(error)
             self._error = error
             if has_ended:
                 return

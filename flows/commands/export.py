@@ -29,6 +29,6 @@ def export(
     if best:
         if step is not None:
             raise ConfigError("--best: chooses the step; leave out --step")
-        step = best_step(plan, agent)
+        step = best_step(plan)
     model = export_agent(plan, agent, folder, step=step)
     print(f"{agent} of {model.experiment} after step {model.step}: {model.folder}")

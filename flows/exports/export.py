@@ -17,7 +17,7 @@ from pathlib import Path
 from flows.exports.model_card import model_card
 from flows.planning.plans import Plan
 from hacpo_core.errors import ConfigError, StoreError
-from hacpo_core.evaluation.best import TEAM, best_steps
+from hacpo_core.evaluation.best import best_steps
 from hacpo_core.files import FULL_DISK, sync
 from hacpo_core.placement.checkpoints import SavedModel, checkpoint_steps, saved_model
 
@@ -75,21 +75,20 @@ def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = Non
     return ExportedModel(folder, plan.id, agent, model.step, model.digest)
 
 
-def best_step(plan: Plan, agent: str) -> int:
-    """The best step by `checkpoint.keep_best`: of the agent, or of the team that the accuracy was averaged over.
+def best_step(plan: Plan) -> int:
+    """The best step by `checkpoint.keep_best`: of the mean accuracy of all agents.
 
     Raises:
         ConfigError: no metric is set, or nothing was evaluated after a training step.
     """
     best = best_steps(plan.root, plan.config)
-    steps = best.get(agent, best.get(TEAM, ()))
-    if not steps:
+    if not best:
         metric = plan.config.checkpoint.keep_best.metric
         raise ConfigError(
             f"--best: {plan.id} has no best step: checkpoint.keep_best.metric is {metric}"
-            f"{', and nothing was evaluated on it yet' if best else ''}; name a step with --step"
+            f"{', and nothing was evaluated on it yet' if metric else ''}; name a step with --step"
         )
-    return steps[0].step
+    return best[0].step
 
 
 def find_model_of(plan: Plan, agent: str, *, step: int | None) -> SavedModel:

@@ -146,14 +146,10 @@ class OptimizerConfig:
 class KeepBestConfig:
     """Checkpoints that stay because the accuracy after their step is among the best; they are written where needed."""
 
-    metric: str | None = setting(None, "benchmark of evaluate.during that decides; null: none stays")
-    num: int = setting(1, "number of best steps", at_least=1, inert=when(".metric", None))
-    of: str = setting(
-        "team",
-        "whose accuracy decides",
-        choices={"team": "the mean over all agents", "agent": "each agent's own: the best steps of every agent stay"},
-        inert=when(".metric", None),
+    metric: str | None = setting(
+        None, "benchmark of evaluate.during whose mean over all agents decides; null: none stays"
     )
+    num: int = setting(1, "number of best steps", at_least=1, inert=when(".metric", None))
 
 
 @dataclass(frozen=True)

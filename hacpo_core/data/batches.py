@@ -227,9 +227,9 @@ def learner_minibatches(
         rows = np.sort(np.array([positions[key] for key in keys], dtype=np.int64))
         rows = rows[responses.verdicts.is_scored_R[rows]]
         of_row = list(positions)
-        own_keys = [of_row[row] for row in rows.tolist()]
-        scored.update(own_keys)
-        part, is_masked_B = _rows(reader, responses, own_keys, rows, shared, objective)
+        scored_keys = [of_row[row] for row in rows.tolist()]
+        scored.update(scored_keys)
+        part, is_masked_B = _rows(reader, responses, scored_keys, rows, shared, objective)
         masked.update(itertools.compress(part.keys, is_masked_B.tolist()))
         parts.append(part.take(np.flatnonzero(~is_masked_B)) if is_masked_B.any() else part)
     table = Minibatch.joined(parts)

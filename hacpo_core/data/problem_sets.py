@@ -13,7 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from hacpo_core.config import HubConfig, ProblemSetConfig
 from hacpo_core.data.boxed import boxed
 from hacpo_core.data.prompts import format_messages
-from hacpo_core.data.rows import DataRow, data_path, has_several_answers, read_rows, warn_once
+from hacpo_core.data.rows import DataRow, data_path, read_rows, warn_once
 from hacpo_core.errors import DataError
 from hacpo_core.records import Gold, Message, Problem
 
@@ -66,7 +66,7 @@ def read_problems(
     is_local = config.file is not None and path == data_path(config.file, directory)
     columns, section = (config, field) if is_local else (config.hub, f"{field}.hub")
     problems: dict[str, Problem] = {}
-    num_rows = num_unanswerable = num_doubtful = 0
+    num_rows = num_unanswerable = 0
     for row in read_rows(path):
         num_rows += 1
         _check_columns(row, columns, section)
@@ -81,15 +81,12 @@ def read_problems(
         if problem.id in problems:
             raise DataError(f"{row.place}: the id {problem.id!r} occurs twice; make ids unique")
         problems[problem.id] = problem
-        num_doubtful += has_several_answers(row)
     if config.count is not None and num_rows != config.count:
         raise DataError(
             f"{path}: got {num_rows} problems, expected {config.count}; get the complete file, or set {field}.count"
         )
     if not problems:
         raise DataError(f"{path}: got no problem with an answer, expected one JSON object per line; fix the file")
-    if num_doubtful:
-        warn_once(f"{path}: {num_doubtful} solutions contain several boxed answers; the last one counts")
     if num_unanswerable:
         warn_once(f"{path}: dropped {num_unanswerable} problems with an empty answer")
     return list(problems.values())

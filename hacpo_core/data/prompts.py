@@ -11,8 +11,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, TemplateError, nodes
-from jinja2.meta import find_undeclared_variables
+from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
 from hacpo_core.data.tokens.control_tokens import (
@@ -34,8 +33,6 @@ PLACEHOLDER = "{problem}"
 
 # Marks a special token spelled out in a message while the template is rendered; a noncharacter, as NONCHARACTER is.
 _MASK = "\ufdd1"
-_GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-"""transformers' tag around an assistant's turn, which is not standard Jinja"""
 _SET_BY_RENDERER = frozenset({"messages", "strftime_now", "raise_exception"})
 _SENTINEL = "ASSISTANTS-TURN"
 """an assistant's turn that no template contains"""
@@ -68,47 +65,18 @@ def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapp
 
     Raises:
         ConfigError: there is such an argument.
-        ModelError: there is no chat template, or it is not valid Jinja.
+        ModelError: there is no chat template.
     """
     if not arguments:
         return
-    template = _GENERATION.sub("", _template_of(tokenizer))
-    try:
-        settable_names = _settable(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
-    except TemplateError as error:
-        raise ModelError(f"the chat template of {_path_of(tokenizer)} is not valid Jinja: {error}; fix it") from error
+    names = set(re.findall(r"[^\W\d]\w*", _template_of(tokenizer)))
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters
     reserved_names = _SET_BY_RENDERER.union(parameters, tokenizer.special_tokens_map)
     for name in arguments:
-        if name not in settable_names - reserved_names:
+        if name not in names - reserved_names:
             field = f"pair.agents.{agent}.chat_template_kwargs.{name}"
             why = "the renderer sets it itself" if name in reserved_names else "the chat template does not use it"
-            expected = ", ".join(sorted(settable_names - reserved_names)) or "none"
-            raise ConfigError(
-                f"{field} cannot take effect: {why}; expected one of {expected}; leave it out, or set {field}=null"
-            )
-
-
-def _settable(template: nodes.Template) -> set[str]:
-    """Variables whose value a caller can set: those that the template reads and does not always overwrite.
-
-    A variable that is assigned (in both branches of an `if`, for example) counts only where the template asks for it
-    first: in a condition, with `is defined` or `default`, or in its own assignment.
-    """
-
-    def names(node: nodes.Node) -> set[str]:
-        inner_names = {name_node.name for name_node in node.find_all(nodes.Name)}
-        return inner_names | ({node.name} if isinstance(node, nodes.Name) else set())
-
-    assignments = list(template.find_all(nodes.Assign))
-    assigned_names = {name for assignment in assignments for name in names(assignment.target)}
-    read_names = {name for assignment in assignments for name in names(assignment.target) & names(assignment.node)}
-    read_names |= {name for branch in template.find_all(nodes.If) for name in names(branch.test)}
-    read_names |= {name for branch in template.find_all(nodes.CondExpr) for name in names(branch.test)}
-    read_names |= {
-        name for branch in template.find_all(nodes.Filter) if branch.name == "default" for name in names(branch)
-    }
-    return find_undeclared_variables(template) - (assigned_names - read_names)
+            raise ConfigError(f"{field} cannot take effect: {why}; leave it out, or set {field}=null")
 
 
 def render_prompts(

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hacpo_core.data.boxed import boxed
 from hacpo_core.errors import DataError
 
 _BATCH_ROWS = 256
@@ -99,11 +98,6 @@ def _brief(value: Any) -> str:
     kind = "the list " if isinstance(value, list) else "the mapping " if isinstance(value, dict) else ""
     text = "null" if value is None else repr(value)
     return f"{kind}{text if len(text) <= 60 else f'{text[:57]}...'}"
-
-
-def has_several_answers(row: DataRow) -> bool:
-    """Whether the row's `solution` contains different boxed answers, so that the last one may be incomplete."""
-    return len(set(boxed(str(row.values.get("solution") or "")))) > 1
 
 
 @cache

@@ -92,29 +92,24 @@ def read_result(store: StepStore, step: int, phase: str) -> EvaluationResult:
     """A committed result.
 
     Raises:
-        StoreError: it is not committed, corrupt, or was written by another version of hacpo.
+        StoreError: it is not committed or corrupt.
     """
     value = store.read_value(step, phase, f"{phase}.json")
-    try:
-        return EvaluationResult(
-            **{
-                **value,
-                "estimates": tuple(MetricEstimate(**estimate) for estimate in value["estimates"]),
-                "shards": tuple((first, end) for first, end in value["shards"]),
-                "cost": PhaseCost(**value["cost"]),
-            }
-        )
-    except (KeyError, TypeError) as error:
-        raise StoreError(
-            f"step {step}, {phase}: written by another version of hacpo ({error}); evaluate again in a new runs folder"
-        ) from error
+    return EvaluationResult(
+        **{
+            **value,
+            "estimates": tuple(MetricEstimate(**estimate) for estimate in value["estimates"]),
+            "shards": tuple((first, end) for first, end in value["shards"]),
+            "cost": PhaseCost(**value["cost"]),
+        }
+    )
 
 
 def results(root: Path) -> Iterator[EvaluationResult]:
     """Every complete evaluation, in the order of the steps.
 
     Raises:
-        StoreError: one is corrupt or was written by another version of hacpo.
+        StoreError: one is corrupt.
     """
     store = StepStore(root)
     for step, phase in _evaluations(store):

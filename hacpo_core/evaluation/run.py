@@ -106,10 +106,6 @@ def _shards(num_problems: int, size: int) -> list[range]:
     return [range(first, min(first + size, num_problems)) for first in range(0, num_problems, size)]
 
 
-_EVALUATION_LIMITS = ("temperature", "top_p", "max_tokens", "is_greedy")
-"""limits that an evaluation can set"""
-
-
 def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
     """Digest of problems, reference answers, sampling settings, limits and verification; of solutions if scored."""
     problems = [
@@ -117,14 +113,12 @@ def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
         for problem in benchmark.problems
     ]
     verifier = config.verifier
-    verification: list[str] = [verifier.equality, _style(config, benchmark)]
-    if verifier.answer_after_reasoning != "none":  # without, digests are those of evaluations before there was a choice
-        verification += [verifier.answer_after_reasoning, REASONING_END]
-    limits = {
-        name: value for name, value in asdict(_limits(config, benchmark.config)).items() if name in _EVALUATION_LIMITS
-    }
-    question = [problems, limits, benchmark.config.num_samples, verification]
-    if benchmark.config.reference_field is not None:  # without, as above
+    verification = [
+        *(verifier.equality, _style(config, benchmark)),
+        *(verifier.answer_after_reasoning, REASONING_END),
+    ]
+    question = [problems, asdict(_limits(config, benchmark.config)), benchmark.config.num_samples, verification]
+    if benchmark.config.reference_field is not None:
         question.append(reference_texts(benchmark))
     return digest_of(question)
 
@@ -215,9 +209,7 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
     by_key = frame.pivot(index="problem_id", columns="sample", values="reward")
     reward_PK = by_key.loc[[problem.id for problem in benchmark.problems]].to_numpy(dtype=np.float64)
     metric_estimates, declaration = estimates(reward_PK, seed=experiment.config.seed), as_dict(benchmark.config)
-    if benchmark.config.reference_field is None:
-        del declaration["reference_field"]  # so that it equals those of evaluations before there was the option
-    else:
+    if benchmark.config.reference_field is not None:
         scores_phase = score_phase(benchmark.name, agent)
         bits = store.read_table(step, scores_phase, f"{scores_phase}.parquet")
         metric_estimates.append(

@@ -56,10 +56,13 @@ def check_scored(
     Raises:
         VerificationError: all responses are unscored, or more than this share of them, rounded up.
     """
-    num_own, total = int((~verdicts.is_scored_R).sum()), len(verdicts) if num_responses is None else num_responses
-    if not num_own:
+    num_unscored_here, total = (
+        int((~verdicts.is_scored_R).sum()),
+        len(verdicts) if num_responses is None else num_responses,
+    )
+    if not num_unscored_here:
         return 0
-    num_unscored = num_before + num_own
+    num_unscored = num_before + num_unscored_here
     _log.warning("%s: %d of %d responses are unscored", place, num_unscored, total)
     if num_unscored == total or num_unscored > math.ceil(max_fraction * total):
         raise VerificationError(
@@ -68,4 +71,4 @@ def check_scored(
             f"{next(filter(None, verdicts.reason), 'none given')}); resume to try again, fix the reward function, or "
             "start a new experiment with a larger verifier.timeout_s or reward.timeout_s"
         )
-    return num_own
+    return num_unscored_here

@@ -22,7 +22,6 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.engines.learning.weights import DIGEST_KIND
 from hacpo_core.engines.models.lora import save_model
 from hacpo_core.engines.models.tensor_files import TensorFile, write_tensors
 from hacpo_core.errors import StoreError
@@ -190,8 +189,6 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
         root: the experiment's folder.
         at_most: latest step to consider.
 
-    Raises:
-        StoreError: an earlier version of hacpo wrote it.
     """
     for folder in _folders(root):
         if at_most is not None and int(folder.name) > at_most:
@@ -201,10 +198,6 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
         except StoreError as error:
             _log.warning("skipping incomplete checkpoint %s: %s", folder, error)
             continue
-        if "states" not in manifest:
-            raise StoreError(
-                f"{folder} was written by an earlier version of hacpo; resume with that version, or train again"
-            )
         altered = [
             name
             for name, digest in manifest["files"].items()
@@ -223,16 +216,11 @@ def load_agent(
     """The agent from a checkpoint, or from its initial model if there is none.
 
     Raises:
-        StoreError: the weights' digest differs from the manifest's, or an earlier version of hacpo wrote it.
+        StoreError: the weights' digest differs from the manifest's.
     """
     if checkpoint is None:
         return Agent(tokens, config, initial=initial, folder=initial, version=0)
     entry, folder = checkpoint.agents[tokens.name], checkpoint.folder / tokens.name
-    if not entry["digest"].startswith(DIGEST_KIND):
-        raise StoreError(
-            f"{checkpoint.folder} was written by an earlier version of hacpo, whose digests cannot be compared; resume "
-            "with that version, or train again"
-        )
     agent = Agent(tokens, config, initial=initial, folder=folder, version=entry["version"])
     agent.learner.load_optimizer_tensors(TensorFile(folder / OPTIMIZER_FILE), num_updates=entry["num_updates"])
     digest = agent.fingerprint().digest

@@ -153,8 +153,6 @@ class InitialModel:
     def make(self, *, progress: WarmUpProgress | None = None) -> Path:
         """The folder of the initial model, made if it does not exist. Several processes may call this at the same time.
 
-        A warm-up that was interrupted goes on from its last save.
-
         Args:
             progress: called during a warm-up.
 
@@ -165,7 +163,7 @@ class InitialModel:
         if self.agent.warm_up is None:
             return base
         folder = self.folder
-        make_folder(folder, lambda target: self._warm_up(base, target, folder, progress))
+        make_folder(folder, lambda target: self._warm_up(base, target, progress))
         marker = folder / MARKER_FILE
         if not marker.is_file() or read_json(marker).get("digest") != digest_of(self._inputs()):
             raise ModelError(f"{folder} is not the model of {self.field}; remove the folder to create it again")
@@ -187,8 +185,8 @@ class InitialModel:
             or agent.tiny is not None,  # whose templates write no such token
         }
 
-    def _warm_up(self, base: Path, target: Path, folder: Path, progress: WarmUpProgress | None) -> None:
-        """Warm up the model in `base` and write it into `target`, which becomes `folder`."""
+    def _warm_up(self, base: Path, target: Path, progress: WarmUpProgress | None) -> None:
+        """Warm up the model in `base` and write it into `target`."""
         import torch
         from transformers.utils import logging as transformers_logging
 
@@ -201,7 +199,6 @@ class InitialModel:
         agent, warm_up = self.agent, self.agent.warm_up
         assert warm_up is not None, "the caller has checked"
         model = weak = None
-        unfinished = folder.with_name(f".{folder.name}.unfinished")
         try:
             tokens = AgentTokenizer(self.name, agent, initial=base, stops_at_turn_end=self.stops_at_turn_end)
             with _repeatable(self.device, 1 if agent.tiny is not None else self.num_threads):
@@ -211,7 +208,7 @@ class InitialModel:
                     weak = self._weak_model(model, tokens.tokenizer)
                 positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
                 rows, num_left_out = self._rows(tokens, positions)
-                figures = train(model, rows, warm_up, weak=weak, unfinished=unfinished, progress=progress)
+                figures = train(model, rows, warm_up, weak=weak, progress=progress)
             transformers_logging.disable_progress_bar()
             save_model(model, target)
             tokens.tokenizer.save_pretrained(target)
@@ -221,7 +218,6 @@ class InitialModel:
         finally:
             model = weak = None
             release_unused(torch.device(self.device))
-        unfinished.unlink(missing_ok=True)
 
     def _weak_model(self, strong: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         """The weak checkpoint; an error unless every token id means the same token for both models."""

@@ -12,26 +12,21 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch.distributed
-
 from hacpo_core.columns import Ragged
-from hacpo_core.config import EngineConfig, ExperimentConfig
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
-from hacpo_core.config.engine import RANKS_LIMIT_S, START_LIMIT_S
+from hacpo_core.config.engine import START_LIMIT_S
 from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.models.folders import find_model, is_gguf
+from hacpo_core.engines.ranks import join_ranks
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
 from hacpo_core.methods.base import State
 from hacpo_core.methods.objective import Objective
@@ -53,7 +48,7 @@ except ImportError as error:
         f"placement.kind: ray cannot be imported ({error}); pip install 'hacpo[ray]', or set placement.kind=local"
     ) from error
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_START_ERRORS = (OSError, RuntimeError, ValueError)
 CAUSE_LIMIT_S = 10.0
 """after one rank fails, how long to wait for the others, to detect whether one of them died"""
 _log = logging.getLogger(__name__)
@@ -75,7 +70,8 @@ class Rank:
         """Address for the rendezvous of this agent's ranks: tcp://host:port."""
         with socket.socket() as listener:
             listener.bind(("", 0))
-            return f"tcp://{_address()}:{listener.getsockname()[1]}"
+            host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
+            return f"tcp://{host}:{listener.getsockname()[1]}"
 
     def load(self, checkpoint: Checkpoint | None, root: Path, meeting_point: str | None) -> int:
         """Load the agent, together with all other ranks; returns the version of its weights."""
@@ -132,21 +128,6 @@ class Rank:
         if self._agent.is_dirty or self._agent.version != version:
             raise AgentLostError(f"rank {self._rank} of {self._name} does not have weights version {version}")
         return self._agent
-
-
-def _address() -> str:
-    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call,unused-ignore]
-    return address
-
-
-def join_ranks(meeting_point: str, rank: int, ranks: int, engine: EngineConfig) -> None:
-    torch.distributed.init_process_group(
-        "gloo" if engine.device == "cpu" else "nccl",
-        init_method=meeting_point,
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=RANKS_LIMIT_S),
-    )
 
 
 class RemoteAgent:
@@ -206,9 +187,6 @@ class RemoteAgent:
         """Call a method on all ranks with the same arguments and the version that they must have."""
         shared = [ray.put(argument) for argument in arguments]
         calls = [getattr(rank, method).remote(self.version, *shared) for rank in self._ranks]
-        return self._results(calls)
-
-    def _results(self, calls: Sequence[Any]) -> list[Any]:
         try:
             return gather(calls, what=f"agent {self.name}")
         except BaseException:
@@ -250,7 +228,7 @@ def gather(calls: Sequence[Any], *, what: str) -> list[Any]:
 
 
 def lost_agent(what: str, error: Exception) -> AgentLostError:
-    reason = " ".join(_COLOUR.sub("", str(error)).split("\n\n")[0].split())
+    reason = " ".join(str(error).split("\n\n")[0].split())
     return AgentLostError(f"{what}: a process was lost ({reason[:300]})")
 
 
@@ -370,16 +348,9 @@ class RayPlacement(Placement):
 
 def place_process(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpus: float, num_gpus: float) -> Any:
     """Start one rank of an agent with Ray, in the placement group's bundle with the index of the rank."""
-    return (
-        ray.remote(Rank)
-        .options(
-            name=title,
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, arguments[-2]),
-        )
-        .remote(*arguments)
-    )
+    place = PlacementGroupSchedulingStrategy(group, arguments[-2])
+    actor = ray.remote(Rank).options(name=title, num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=place)
+    return actor.remote(*arguments)
 
 
 def start_ray(config: ExperimentConfig, **options: Any) -> None:
@@ -391,67 +362,39 @@ def start_ray(config: ExperimentConfig, **options: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 would give agents the lowest priority
-    address, timeout_s = config.placement.ray.address, START_LIMIT_S
+    address = config.placement.ray.address
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
         num_cpus_needed = num_processes(config) * num_threads(config)
         options.setdefault("num_cpus", min(num_cpus_needed, usable_cores()))
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        if config.engine.device != "cpu" and visible:  # Ray counts physical GPUs, not MIG devices
-            options["num_gpus"] = len(visible.split(","))
         try:
             ray.init(address="local", include_dashboard=False, **common, **options)
         except _START_ERRORS as error:
             message = f"placement.kind: Ray does not start here: {first_line(error)}"
             raise EngineError(f"{message}; test it with `hacpo doctor`, or set placement.kind=local") from error
         return
-    address = _noted_address() if address == "auto" else address
-    _probe(address, timeout_s)
-    try:
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or _noted_address()
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise EngineError(f"placement.ray.address: got {address!r}, expected host:port or auto")
+    try:  # Ray itself would try for minutes to reach a machine that does not answer
+        socket.create_connection((host, int(port)), timeout=10.0).close()
         ray.init(address=address, **common)
     except _START_ERRORS as error:
-        raise EngineError(f"placement.ray.address: {address}: {first_line(error)}; {_REMEDY}") from error
-
-
-_START_ERRORS = (OSError, RuntimeError, ValueError)
-_REMEDY = "start the cluster with `ray start --head`, or leave placement.ray.address out"
+        raise EngineError(
+            f"placement.ray.address: cannot join the cluster at {address} ({first_line(error)}); start it with "
+            "`ray start --head`, or leave placement.ray.address out"
+        ) from error
 
 
 def _noted_address() -> str:
-    """The cluster for `auto`: RAY_ADDRESS, or the one that `ray start` recorded on this machine.
-
-    Ray's own `auto` would also find any other Ray on this machine, such as one that another run started for itself.
-    """
-    if os.environ.get("RAY_ADDRESS"):
-        return os.environ["RAY_ADDRESS"]
+    """The cluster that `ray start` recorded here. Ray's own `auto` would also find a Ray that another run started."""
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     try:
         return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise EngineError(f"placement.ray.address: got auto, but this machine is in no cluster; {_REMEDY}") from error
-
-
-def _probe(address: str, timeout_s: float) -> None:
-    """Raise EngineError unless a child process can join the cluster in time; Ray itself would retry forever."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise EngineError(f"placement.ray.address: got {address!r}, expected host:port or auto")
-    try:
-        socket.create_connection((host, int(port)), timeout=min(timeout_s, 10.0)).close()
-    except OSError as error:
-        raise EngineError(f"placement.ray.address: cannot connect to {address} ({error}); {_REMEDY}") from error
-    command = [sys.executable, "-P", "-c", _JOIN, address]
-    try:
-        join = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired as error:
         raise EngineError(
-            f"placement.ray.address: this machine could not join the cluster at {address} within {timeout_s:g} s; "
-            f"{_REMEDY}"
+            "placement.ray.address: got auto, but this machine is in no cluster; start it with `ray start --head`"
         ) from error
-    if join.returncode:
-        last_line = (join.stderr.strip().splitlines() or [f"exit code {join.returncode}"])[-1]
-        raise EngineError(f"placement.ray.address: {address}: {last_line}; {_REMEDY}")
-
-
-_JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"

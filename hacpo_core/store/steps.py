@@ -40,9 +40,6 @@ REPLAYS_FILE = "replays.json"
 SYNC_DELAY_S = 1.0
 """delay from a commit to the sync, so that the phases of a short step share one sync"""
 
-FORMAT = 2
-"""format of the tables; raised when a version cannot read another version's tables"""
-
 
 def phase_name(kind: str, agent: str, round_index: int = 0) -> str:
     """Name of an agent's phase: rollout.qwen in the first round of sampling, rollout-2.qwen in the second."""
@@ -134,7 +131,7 @@ class StepStore:
             phases = self._manifest(step)["phases"]
             other_entries = {name: entry for name, entry in phases.items() if name not in (phase, *outdates)}
             entry = {"files": digests, "committed_at": time.time()}
-            manifest = {"step": step, "format": FORMAT, "phases": {**other_entries, phase: entry}}
+            manifest = {"step": step, "phases": {**other_entries, phase: entry}}
             write_atomically(folder / MANIFEST, as_json(manifest), syncs=False)
             self._manifests[step] = manifest
             self._unsynced |= dict.fromkeys([*(folder / name for name in digests), folder / MANIFEST])
@@ -179,21 +176,14 @@ class StepStore:
         """A committed table, or some of its columns.
 
         Raises:
-            StoreError: the phase is not committed, the file is corrupt, or another version of hacpo wrote it.
+            StoreError: the phase is not committed, or the file is corrupt.
         """
         frame: pd.DataFrame = self.read_arrow(step, phase, name, columns=columns).to_pandas()
         return frame
 
     def read_arrow(self, step: int, phase: str, name: str, *, columns: Sequence[str] | None = None) -> pyarrow.Table:
         """As `read_table`, as an Arrow table."""
-        path = self._checked(step, phase, name)
-        written_as = self._manifest(step).get("format", 1)
-        if written_as != FORMAT:
-            raise StoreError(
-                f"{path.parent}: got format {written_as}, written by another version of hacpo, expected {FORMAT}; "
-                "use that version, or train again"
-            )
-        return parquet.read_table(path, columns=None if columns is None else list(columns))
+        return parquet.read_table(self._checked(step, phase, name), columns=None if columns is None else list(columns))
 
     def read_value(self, step: int, phase: str, name: str) -> Any:
         """A committed JSON value; errors as for `read_table`."""

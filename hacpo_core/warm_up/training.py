@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
@@ -27,16 +23,12 @@ from hacpo_core.algo.weak_driven import example_weights, fused_cross_entropy
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import OptimizerConfig, WarmUpConfig
 from hacpo_core.engines.learning.optimizer import adamw, learning_rate
-from hacpo_core.engines.models.tensor_files import TensorFile, TensorPart, write_tensors
 from hacpo_core.engines.passes.layouts import forward_passes
 from hacpo_core.engines.passes.scoring import ScoringHead, scoring_head
-from hacpo_core.errors import EngineError, first_line
-from hacpo_core.files import write_errors
+from hacpo_core.errors import EngineError
 from hacpo_core.records import WarmUpProgress
 from hacpo_core.seeds import generator
 
-SAVE_EVERY_S = 120.0
-"""seconds between saves of an unfinished warm-up"""
 MICRO_BATCH_TOKENS = 8192
 """most tokens, padding included, in one forward and backward pass"""
 MIX = 0.5
@@ -66,7 +58,6 @@ def train(
     config: WarmUpConfig,
     *,
     weak: PreTrainedModel | None = None,
-    unfinished: Path | None = None,
     progress: WarmUpProgress | None = None,
 ) -> WarmUpFigures:
     """Train a model in place. On one machine, the result depends only on the arguments and the number of threads.
@@ -78,12 +69,10 @@ def train(
         rows: prompts and solutions.
         config: the warm-up's.
         weak: weak checkpoint for kind weak_driven, on the same device, with the same vocabulary; not changed.
-        unfinished: file in which an unfinished warm-up is saved now and then and from which it goes on.
         progress: called after each step.
 
     Raises:
         EngineError: a loss is not finite.
-        StoreError: `unfinished` cannot be written.
     """
     head, weak_head = scoring_head(model), None if weak is None else scoring_head(weak)
     entropies: tuple[float, float] | tuple[()] = ()
@@ -100,9 +89,8 @@ def train(
     )
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     optimizer = adamw(list(trained.values()), settings)
-    losses = _continued(unfinished, trained, optimizer) if unfinished is not None else []
-    saved_at = time.monotonic()
-    for step in range(len(losses), config.num_steps):
+    losses: list[float] = []
+    for step in range(config.num_steps):
         optimizer.zero_grad()
         loss = _accumulate(head, weak_head, rows.take(order_SB[step]), config)
         if not math.isfinite(loss):
@@ -116,9 +104,6 @@ def train(
         losses.append(loss)
         if progress is not None:
             progress(step + 1, config.num_steps, loss)
-        if unfinished is not None and time.monotonic() - saved_at >= SAVE_EVERY_S:
-            _save(unfinished, trained, optimizer, losses)
-            saved_at = time.monotonic()
     optimizer.zero_grad()
     return WarmUpFigures(losses[0], losses[-1], *entropies)
 
@@ -188,47 +173,3 @@ def draws(weight_B: NDArray[np.float64], config: WarmUpConfig) -> NDArray[np.int
     share_B = weight_B / total if total > 0 else np.full(len(weight_B), 1 / len(weight_B))
     rng = generator(config.seed, "weak warm-up")
     return rng.choice(len(share_B), size=(config.num_steps, config.batch_size), p=share_B)
-
-
-def _save(path: Path, trained: Mapping[str, Tensor], optimizer: torch.optim.AdamW, losses: Sequence[float]) -> None:
-    """Write weights, optimizer states and losses, replacing an earlier save."""
-    tensors = {"losses": torch.tensor(losses, dtype=torch.float64)}
-    for name, parameter in trained.items():
-        tensors[f"weight/{name}"] = parameter.detach()
-        tensors |= {f"{kind}/{name}": value for kind, value in optimizer.state[parameter].items()}
-    temporary = path.with_name(f"{path.name}.tmp")
-    with write_errors(path):
-        try:
-            write_tensors(
-                temporary,
-                [TensorPart(name, tensor.dtype, tuple(tensor.shape), tensor.clone) for name, tensor in tensors.items()],
-                hashes=False,
-            )
-            temporary.rename(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def _continued(path: Path, trained: Mapping[str, Tensor], optimizer: torch.optim.AdamW) -> list[float]:
-    """Load what `_save` wrote; the losses of the steps that are done. A damaged file is left out, with a warning."""
-    if not path.is_file():
-        return []
-    try:
-        tensors = dict(TensorFile(path))
-        losses: list[float] = tensors.pop("losses").tolist()
-        weights = {name: tensors.pop(f"weight/{name}") for name in trained}
-        states: dict[str, dict[str, Tensor]] = {name: {} for name in trained}
-        for key, value in tensors.items():
-            kind, _, name = key.partition("/")
-            states[name][kind] = value
-    except (SafetensorError, OSError, KeyError) as error:
-        _log.warning("%s is damaged (%s); the warm-up starts again", path, first_line(error))
-        return []
-    with torch.no_grad():
-        for name, parameter in trained.items():
-            parameter.copy_(weights[name])
-            optimizer.state[parameter] = {
-                kind: value if kind == "step" else value.to(parameter.device) for kind, value in states[name].items()
-            }
-    _log.info("%s: going on after step %d", path, len(losses))
-    return losses

@@ -19,7 +19,6 @@ from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent
 from flows.records.states import CONFIG_FILE, RESULT_FILE
 from hacpo_core.phases.health import Finding
-from hacpo_core.store.steps import FORMAT
 
 START = 1_800_000_000.0
 STEP_S = 2.0
@@ -91,7 +90,7 @@ def write_steps(root: Path, agents: Sequence[str], steps: Sequence[int]) -> None
         for k in agents:
             commit(f"update.{k}", f"update.{k}.json", {"cost": cost(0.6)}, joint + 0.6)
         commit("metrics", "metrics.json", metrics_of(agents, step), joint + 0.61)
-        write_file(folder / "manifest.json", {"step": step, "format": FORMAT, "phases": phases})
+        write_file(folder / "manifest.json", {"step": step, "phases": phases})
 
 
 def cost(seconds: float) -> dict[str, float]:
@@ -270,7 +269,7 @@ def write_answers(root: Path, step: int, problems: Mapping[str, Mapping[str, Seq
             ]
         )  # fmt: skip
         commit(f"update.{k}", f"update.{k}.parquet", frame)
-    write_file(folder / "manifest.json", {"step": step, "format": FORMAT, "phases": phases})
+    write_file(folder / "manifest.json", {"step": step, "phases": phases})
 
 
 def write_thousand(runs_dir: Path, *, num_runs: int = 1000, num_steps: int = 500, num_stores: int = 4) -> list[str]:

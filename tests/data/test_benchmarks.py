@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from flows.planning.compose import benchmark
 from flows.planning.declarations import available
 from hacpo_core.config import BenchmarkConfig, DataConfig, HubConfig
-from hacpo_core.data import problem_sets, rows
+from hacpo_core.data import problem_sets
 from hacpo_core.data.benchmarks import Benchmark, load_benchmark
 from hacpo_core.errors import DataError
 from hacpo_core.records import Gold
@@ -121,17 +120,6 @@ def test_numbers_are_taken_as_they_are_written(tmp_path: Path) -> None:
     assert [(p.id, p.answer) for p in load(tmp_path, config).problems] == [("mine/1", "27.0"), ("mine/2", "70")]
 
 
-def test_solutions_that_box_several_answers_are_counted_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    solutions = [r"\boxed{1}", r"\boxed{1} or \boxed{2}", r"\boxed{2}, again \boxed{2}"]
-    write(tmp_path, *({**row, "solution": text} for row, text in zip(ROWS, solutions, strict=True)))
-    load(tmp_path)
-    load(tmp_path)
-    said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert said == [f"{tmp_path / 'b.jsonl'}: 1 solutions contain several boxed answers; the last one counts"]
-
-
 HUB = replace(
     CONFIG,
     unit_field=None,
@@ -214,12 +202,6 @@ def test_every_gold_answer_of_the_paper_verifies_against_itself_boxed(name: str)
     with VerifierPool(num_workers=1, timeout_s=20, memory_mb=1024, style="boxed") as pool:
         verdicts = pool.verify([rf"so \boxed{{{problem.answer}}}." for problem in problems], [p.gold for p in problems])
     assert [p.id for p, verdict in zip(problems, verdicts, strict=True) if verdict.status != "correct"] == []
-
-
-def test_math_has_the_23_doubtful_test_problems_of_its_source(caplog: pytest.LogCaptureFixture) -> None:
-    rows.warn_once.cache_clear()
-    real("math")
-    assert "23 solutions contain several boxed answers" in caplog.text
 
 
 def test_olympiadbench_says_units_and_tolerance() -> None:

@@ -92,20 +92,3 @@ def test_template_without_the_switch_refuses_it_and_leaves_no_mark(name: str) ->
 def test_llama_writes_the_fixed_date() -> None:
     (ids,) = render_prompts(real_tokenizer("llama3_2"), [(Message("user", "1 + 1?"),)])
     assert "Today Date: 26 Jul 2024" in text_of("llama3_2", ids)
-
-
-@pytest.mark.parametrize(
-    ("name", "argument", "is_read"),
-    [
-        ("llama3_2", "date_string", True),
-        ("llama3_2", "custom_tools", True),
-        ("llama3_2", "system_message", False),
-        ("gemma3", "first_user_prefix", False),
-    ],
-)
-def test_argument_that_the_template_overwrites_is_refused(name: str, argument: str, is_read: bool) -> None:
-    if is_read:
-        check_template_arguments(real_tokenizer(name), {argument: "x"}, agent="a")
-        return
-    with pytest.raises(ConfigError, match=f"kwargs.{argument} cannot take effect"):
-        check_template_arguments(real_tokenizer(name), {argument: "x"}, agent="a")

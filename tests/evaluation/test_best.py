@@ -40,7 +40,7 @@ def evaluated(root: Path, accuracies: Mapping[tuple[int, str], list[float]], eve
 
 
 @pytest.mark.slow
-def test_best_steps_of_the_team_and_of_each_agent(tmp_path: Path) -> None:
+def test_best_steps_are_those_of_all_agents(tmp_path: Path) -> None:
     quarters = {n: [1.0] * n + [0.0] * (4 - n) for n in range(5)}
     accuracies = {
         (0, "qwen-tiny"): quarters[4],
@@ -55,36 +55,30 @@ def test_best_steps_of_the_team_and_of_each_agent(tmp_path: Path) -> None:
     }
     team = evaluated(tmp_path / "team", accuracies, num=2)
     # step 3 has (.25 + 1) / 2, steps 1 and 2 both have .5, step 4 lacks an agent, and step 0 has no checkpoint
-    assert best_steps(team.root, team.config) == {"team": [BestStep(3, 0.625), BestStep(1, 0.5)]}
+    assert best_steps(team.root, team.config) == [BestStep(3, 0.625), BestStep(1, 0.5)]
     assert best_texts(team.root, team.config) == {
         3: f"best by {TEST}: 0.625",
         1: f"best by {TEST}: 0.500",
     }
-    alone = evaluated(tmp_path / "alone", accuracies, of="agent")
-    assert best_steps(alone.root, alone.config) == {
-        "qwen-tiny": [BestStep(4, 1.0)],
-        "llama-tiny": [BestStep(3, 1.0)],
-    }
-    assert best_texts(alone.root, alone.config)[4] == f"best by {TEST} of qwen-tiny: 1.000"
 
 
 def test_step_at_which_the_training_does_not_evaluate_is_none_of_the_best(tmp_path: Path) -> None:
     agents = ("qwen-tiny", "llama-tiny")
     plan = evaluated(tmp_path, {(step, k): [value] for step, value in ((1, 1.0), (2, 0.0)) for k in agents}, every=2)
-    assert best_steps(plan.root, plan.config) == {"team": [BestStep(2, 0.0)]}
+    assert best_steps(plan.root, plan.config) == [BestStep(2, 0.0)]
 
 
 def test_unknown_accuracy_leaves_the_order_of_the_others(tmp_path: Path) -> None:
     values = {1: 0.0, 2: float("nan"), 3: 1.0, 4: float("nan"), 5: 0.5}
     agents = ("qwen-tiny", "llama-tiny")
     plan = evaluated(tmp_path, {(step, k): [value, value] for step, value in values.items() for k in agents}, num=3)
-    assert [each.step for each in best_steps(plan.root, plan.config)["team"]] == [3, 5, 1]
+    assert [each.step for each in best_steps(plan.root, plan.config)] == [3, 5, 1]
 
 
 def test_nothing_is_best_without_a_metric_or_a_score(tmp_path: Path) -> None:
     unscored = evaluated(tmp_path, {(1, "qwen-tiny"): [float("nan")] * 4, (1, "llama-tiny"): [1.0] * 4})
-    assert best_steps(unscored.root, unscored.config) == {"team": []}
-    assert best_steps(unscored.root, compose("tiny", "hacpo")) == {}
+    assert best_steps(unscored.root, unscored.config) == []
+    assert best_steps(unscored.root, compose("tiny", "hacpo")) == []
 
 
 @pytest.mark.slow

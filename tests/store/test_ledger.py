@@ -14,14 +14,12 @@ from hacpo_core.data.batches import BatchCounts
 from hacpo_core.engines.learning.outcomes import MinibatchOutcome
 from hacpo_core.engines.learning.replay import Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
-from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.build import ROW_FIGURES, TrainedRows
 from hacpo_core.methods.estimate import Advantages, Estimate
 from hacpo_core.records import PhaseCost, RowKey, Verdict
 from hacpo_core.responses import Responses, Verdicts
 from hacpo_core.store.ledger import Committed, Ledger, UpdateRecord
-from hacpo_core.store.steps import MANIFEST, StepStore
+from hacpo_core.store.steps import StepStore
 from tests.rollouts import Rollout, responses_of
 
 COST = PhaseCost(0.5, 0.25, 7)
@@ -128,15 +126,6 @@ def test_update_is_read_as_it_was_made(num_rows: int, tmp_path: Path) -> None:
     assert plain(after.update(1, "qwen")) == plain(record)
     assert after.state(1, "update.qwen") == STATE
     assert after.state(1, "objective.qwen") == means
-
-
-def test_store_of_an_earlier_version_is_one_clear_error(tmp_path: Path) -> None:
-    before, after = two_ledgers(tmp_path)
-    before.save_rollouts(3, "qwen", Committed(responses_of([ROLLOUT]), COST))
-    path = before.store.folder(3) / MANIFEST
-    write_json(path, {key: value for key, value in read_json(path).items() if key != "format"})
-    with pytest.raises(StoreError, match=r"000003: got format 1, written by another version of hacpo, expected 2; use"):
-        after.rollouts(3, "qwen")
 
 
 def test_rewards_by_function_are_nan_where_unscored_and_survive_a_round_without_responses(tmp_path: Path) -> None:

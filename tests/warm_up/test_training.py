@@ -5,9 +5,7 @@ Shapes: B example, S step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +14,7 @@ from transformers import PreTrainedModel
 
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import WarmUpConfig
-from hacpo_core.errors import EngineError, StoreError
-from hacpo_core.warm_up import training
+from hacpo_core.errors import EngineError
 from hacpo_core.warm_up.training import WarmUpFigures, draws, shuffled_epochs, train
 from tests.engines.small import FAMILIES, Request, logprobs_of, small_model
 
@@ -142,48 +139,3 @@ def test_every_example_is_seen_once_in_each_epoch() -> None:
     assert [sorted(epoch) for epoch in epochs] == [list(range(6))] * 3
     assert epochs[0] != epochs[1], "each epoch has its own order"
     assert (order_SB[:2] == shuffled_epochs(6, replace(SFT, num_steps=2, batch_size=4))).all()
-
-
-class StopError(Exception):
-    """Stands for a kill."""
-
-
-@pytest.mark.parametrize("kind", ["sft", "weak_driven"])
-def test_interrupted_warm_up_goes_on_to_the_same_bits(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "SAVE_EVERY_S", 0.0)
-    weak = small_model(seed=1) if kind == "weak_driven" else None
-    file, config = tmp_path / "unfinished", replace(CONFIG, kind=kind, num_steps=6)
-    whole = small_model()
-    expected = train(whole, ROWS, config, weak=weak)
-
-    def stop(step: int, *_: float) -> None:
-        if step == 4:  # step 3 is the last that is saved
-            raise StopError
-
-    with pytest.raises(StopError):
-        train(small_model(), ROWS, config, weak=weak, unfinished=file, progress=stop)
-    steps: list[int] = []
-    model = small_model()
-    figures = train(model, ROWS, config, weak=weak, unfinished=file, progress=lambda step, *_: steps.append(step))
-    assert steps == [4, 5, 6]
-    assert figures == expected
-    assert all(torch.equal(value, whole.state_dict()[name]) for name, value in model.state_dict().items())
-
-
-def test_damaged_save_is_left_out_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file, model, whole = tmp_path / "unfinished", small_model(), small_model()
-    expected = train(whole, ROWS, replace(SFT, num_steps=2))
-    file.write_bytes(b"half")
-    assert train(model, ROWS, replace(SFT, num_steps=2), unfinished=file) == expected
-    assert "is damaged" in caplog.text
-    assert "starts again" in caplog.text
-
-
-def test_full_disk_is_one_sentence(small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "SAVE_EVERY_S", 0.0)
-    folder = small_disk("8k")
-    with pytest.raises(StoreError, match=r"cannot write .*unfinished: the disk is full; free some space"):
-        train(small_model(), ROWS, SFT, unfinished=folder / "unfinished")
-    assert list(folder.iterdir()) == []

@@ -24,18 +24,18 @@ def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_eleme
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": has_pins}
     if engine.deepspeed.offload_parameters:
         zero["offload_param"] = {"device": "cpu", "pin_memory": has_pins}
-    is_narrow = engine.dtype == "bfloat16"
+    is_bfloat16 = engine.dtype == "bfloat16"
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "managed_gradient_accumulation": False,  # the learner calls step() after any number of passes
         "gradient_clipping": optimizer.max_grad_norm if stage else 0.0,
-        "bf16": {"enabled": is_narrow},
+        "bf16": {"enabled": is_bfloat16},
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's would be compiled at the first run
         "steps_per_print": None,
     }
-    if is_narrow and engine.grad_dtype == "float32":
+    if is_bfloat16 and engine.grad_dtype == "float32":
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
         if stage == 1:
             settings["communication_data_type"] = "fp32"

@@ -38,7 +38,7 @@ class ZeroState:
         """
         self.trainable, self._optimizer, self._adamw = parameters, engine.optimizer, adamw
         self._stage, self._utils = stage, utils
-        self._is_narrow = any(parameter.dtype != torch.float32 for parameter in parameters.values())
+        self._has_masters = any(parameter.dtype != torch.float32 for parameter in parameters.values())
         self._device = engine.device
 
     def weight(self, name: str) -> Tensor:
@@ -46,7 +46,7 @@ class ZeroState:
         parameter = self.trainable[name]
         if self._stage == 0:
             return self._stepped()[name].detach()
-        if self._stage < 3 and not self._is_narrow:
+        if self._stage < 3 and not self._has_masters:
             return parameter.detach()
         whole: Tensor = self._utils.safe_get_full_fp32_param(parameter).detach()
         if self._stage < 3:  # DeepSpeed adds shards to zeros, which turns -0 into 0
@@ -57,7 +57,7 @@ class ZeroState:
         """AdamW's moments and step counts, and master weights if there are any; gathered when they are read."""
         for name, parameter in self.trainable.items():
             shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
-            kinds = ["master"] if self._is_narrow else []
+            kinds = ["master"] if self._has_masters else []
             for kind in [*kinds, *(MOMENTS if self._adamw.state else ())]:
                 yield TensorPart(f"{kind}.{name}", torch.float32, shape, partial(self._whole, kind, name))
             if self._adamw.state:

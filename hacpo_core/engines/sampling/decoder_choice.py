@@ -4,16 +4,15 @@ A model's own class computes slightly other log-probabilities for the same row i
 or without a cache. These differences, the model's *noise*, grow with its depth, its outliers and its dtype. So the fast
 decoder is compared with the noise, not with a constant.
 
-Shapes: N row and token of the trial, V vocabulary.
+Shapes: U prompt, B row, T token, N row and token of the trial, V vocabulary.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,32 +30,17 @@ SLOWER = (
 )
 """574 to 590 against 280 tokens/s of SmolLM2-135M, 64 rows, two threads; rollouts of Qwen2.5-0.5B on an H200"""
 _REMEDY = "set engine.sampler=vllm"
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """Rows to decode: random tokens of the vocabulary."""
-
-    prompts: tuple[tuple[int, ...], ...]
-    rows: tuple[tuple[int, tuple[int, ...]], ...]
-    """prompt and further tokens of each row; some end earlier than others"""
-
-    def rows_at(self, t: int) -> list[int]:
-        """Rows with a token number `t`; for -1, all rows."""
-        return [row for row, (_, tokens) in enumerate(self.rows) if t < len(tokens)]
-
-    @property
-    def num_tokens(self) -> int:
-        """Further tokens of the longest row."""
-        return max(len(tokens) for _, tokens in self.rows)
+NUM_TOKENS = 10
+"""tokens of each row of the trial"""
 
 
 def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callable[[], Decoder]:
     """A factory of decoders: of the fast one if a short trial shows that it computes the same log-probabilities.
 
-        mean |fast - own| <= max(NOISE_FACTOR mean |own - own'|, eps mean |own|),   own, own': two ways of its own class
+        mean |fast - whole| <= max(NOISE_FACTOR mean |own - whole|, eps mean |whole|)
 
-    Means are over all rows, tokens and words, because a model with outliers may differ by nats in a single token.
+    of the model's own class token by token (own) and in whole rows without a cache. Means are over all rows, tokens and
+    words, because a model with outliers may differ by nats in a single token.
 
     Args:
         model: each decoder reads its weights once; create a new decoder after an update.
@@ -66,20 +50,15 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
         ModelError: the model cannot be decoded here, for example because its state is not a KV cache.
     """
     name = f"{type(model).__name__} {model.name_or_path}".strip()
-    trial, eps = _trial(model.config.get_text_config().vocab_size), torch.finfo(model.dtype).eps
-
-    def general() -> Decoder:
-        return ModelDecoder(model, has_wide_head=has_wide_head)
-
+    general = partial(ModelDecoder, model, has_wide_head=has_wide_head)
+    fast = partial(LlamaDecoder, model, has_wide_head=has_wide_head)
     try:
-        references = [_decoded(general(), trial, padding=padding, device=model.device) for padding in (0, 3)]
-        references.append(_full_passes(ModelDecoder(model, has_wide_head=has_wide_head), trial, device=model.device))
+        whole, own = _in_whole_rows(general(), model), _token_by_token(general(), model)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise ModelError(f"{name} cannot be sampled token by token ({first_line(error)}); {_REMEDY}") from error
-    noise = max(_difference(one, other) for one, other in itertools.combinations(references, 2))
-    size = float(references[0].abs().mean())
+    size, noise, eps = float(whole.abs().mean()), _difference(own, whole), torch.finfo(model.dtype).eps
     if math.isnan(size):
         raise ModelError(
             f"{name}: got nan logits, so its weights contain nan or infinity; save the model again or, if training "
@@ -87,14 +66,12 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
         )
     if not noise <= max(1e-3, 2**5 * eps) * size:
         raise ModelError(f"{name}: log-probabilities token by token are off by {noise:.1e} nats on average; {_REMEDY}")
-
-    def fast() -> Decoder:
-        return LlamaDecoder(model, has_wide_head=has_wide_head)
-
     why = why_unsupported(model)
     if why is None:
-        difference = _difference(_decoded(fast(), trial, padding=0, device=model.device), references[0])
-        tolerance = max(NOISE_FACTOR * noise, eps * size)
+        difference, tolerance = (
+            _difference(_token_by_token(fast(), model), whole),
+            max(NOISE_FACTOR * noise, eps * size),
+        )
         if difference <= tolerance:
             return fast
         why = f"its log-probabilities are off by {difference:.1e} nats on average, expected at most {tolerance:.1e}"
@@ -102,53 +79,35 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
     return general
 
 
-def _trial(vocab_size: int) -> _Trial:
-    """Prompts of 2 to 29 tokens and rows of 6 to 11 further ones."""
-    random = torch.Generator().manual_seed(0)
-
-    def tokens(number: int) -> tuple[int, ...]:
-        return tuple(torch.randint(vocab_size, (number,), generator=random).tolist())
-
-    prompts = tuple(tokens(number) for number in (13, 2, 29))
-    return _Trial(prompts, tuple((prompt, tokens(number)) for prompt, number in ((1, 11), (0, 6), (2, 11), (1, 9))))
+def _trial(model: PreTrainedModel) -> tuple[list[list[int]], Tensor]:
+    """Prompts of 13, 2 and 29 random tokens, and NUM_TOKENS further ones of each, token_BT."""
+    size, random = model.config.get_text_config().vocab_size, torch.Generator().manual_seed(0)
+    prompts = [torch.randint(size, (length,), generator=random).tolist() for length in (13, 2, 29)]
+    return prompts, torch.randint(size, (len(prompts), NUM_TOKENS), generator=random).to(model.device)
 
 
 @torch.no_grad()
-def _decoded(decoder: Decoder, trial: _Trial, *, padding: int, device: torch.device) -> Tensor:
-    """logprob_NV of the trial: behind the prompts, and behind each further token.
-
-    Args:
-        decoder: to try.
-        trial: its rows.
-        padding: additional padding of all prompts, in tokens.
-        device: of the model.
-    """
-    longest = max(map(len, trial.prompts)) + padding
-    prompt_ids = [[0] * (longest - len(prompt)) + list(prompt) for prompt in trial.prompts]
-    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in trial.prompts]
-    prompts = [prompt for prompt, _ in trial.rows]
-    logits = [
-        decoder.start(
-            *(torch.tensor(values, device=device) for values in (prompt_ids, mask, prompts)),
-            max_tokens=trial.num_tokens,
-        )
-    ]
-    for t in range(trial.num_tokens):
-        earlier_rows, rows = trial.rows_at(t - 1), trial.rows_at(t)
-        if len(rows) < len(earlier_rows):
-            decoder.keep(torch.tensor([earlier_rows.index(row) for row in rows], device=device))
-        logits.append(decoder.extend(torch.tensor([trial.rows[row][1][t] for row in rows], device=device)))
-    return torch.cat(logits).float().log_softmax(dim=1)
+def _token_by_token(decoder: Decoder, model: PreTrainedModel) -> Tensor:
+    """logprob_NV behind the prompts, padded, and behind each further token."""
+    prompts, token_BT = _trial(model)
+    longest = max(map(len, prompts))
+    input_UT = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device)
+    mask_UT = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    prompt_B = torch.arange(len(prompts), device=model.device)
+    logits = [decoder.start(input_UT, mask_UT, prompt_B, max_tokens=NUM_TOKENS)]
+    logits += [decoder.extend(token_B) for token_B in token_BT.T]
+    return torch.stack(logits, dim=1).flatten(0, 1).float().log_softmax(dim=1)
 
 
 @torch.no_grad()
-def _full_passes(decoder: ModelDecoder, trial: _Trial, *, device: torch.device) -> Tensor:
+def _in_whole_rows(decoder: ModelDecoder, model: PreTrainedModel) -> Tensor:
     """The same log-probabilities, from one pass over each row alone without a cache."""
-    of_rows = []
-    for prompt, tokens in trial.rows:
-        ids = torch.tensor([*trial.prompts[prompt], *tokens], device=device)[None]
-        of_rows.append(decoder.logits(ids, num_kept=len(tokens) + 1)[0])
-    logits = torch.stack([of_rows[row][t] for t in range(trial.num_tokens + 1) for row in trial.rows_at(t - 1)])
+    prompts, token_BT = _trial(model)
+    rows = [
+        torch.tensor([*prompt, *ids], device=model.device)
+        for prompt, ids in zip(prompts, token_BT.tolist(), strict=True)
+    ]
+    logits = torch.cat([decoder.logits(row[None], num_kept=NUM_TOKENS + 1)[0] for row in rows])
     return logits.float().log_softmax(dim=1)
 
 

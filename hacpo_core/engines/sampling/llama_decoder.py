@@ -111,11 +111,13 @@ class LlamaDecoder:
         half = self._width // 2
         self._cosine_TK = cosine_1TK[0]
         self._sine_TK = torch.cat([-sine_1TK[0, :, :half], sine_1TK[0, :, half:]], dim=1)
-        self._hidden_B11T: Tensor | None = None
+        self._padding_mask_B11T: Tensor | None = None
         if bool((mask_UT == 0).any()):
-            hidden_BT = torch.zeros(len(prompt_B), self._limit, dtype=self._cache[0].dtype, device=input_UT.device)
-            hidden_BT[:, : self._length].masked_fill_(mask_UT[prompt_B] == 0, -torch.inf)
-            self._hidden_B11T = hidden_BT[:, None, None]
+            padding_mask_BT = torch.zeros(
+                len(prompt_B), self._limit, dtype=self._cache[0].dtype, device=input_UT.device
+            )
+            padding_mask_BT[:, : self._length].masked_fill_(mask_UT[prompt_B] == 0, -torch.inf)
+            self._padding_mask_B11T = padding_mask_BT[:, None, None]
         return logits_BV
 
     def _encoded(self, input_UT: Tensor, mask_UT: Tensor, lengths: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
@@ -159,7 +161,7 @@ class LlamaDecoder:
                 heads[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
                 key_BHTK,
                 value_BHTK,
-                None if self._hidden_B11T is None else self._hidden_B11T[:, :, :, window],
+                None if self._padding_mask_B11T is None else self._padding_mask_B11T[:, :, :, window],
             )
             stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
             normed_BD = self._norm(stream_BD, layer.mlp_norm)
@@ -174,8 +176,8 @@ class LlamaDecoder:
             row_buffer[:, :, :, : self._length] = buffer[:, row_B, :, : self._length]
             self._cache[number] = row_buffer
         self._position_B = self._position_B[row_B]
-        if self._hidden_B11T is not None:
-            self._hidden_B11T = self._hidden_B11T[row_B]
+        if self._padding_mask_B11T is not None:
+            self._padding_mask_B11T = self._padding_mask_B11T[row_B]
 
     def _norm(self, value: Tensor, weight: Tensor | None) -> Tensor:
         return functional.rms_norm(value, value.shape[-1:], weight, self._epsilon)

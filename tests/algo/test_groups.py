@@ -54,11 +54,6 @@ def test_joint_deviation_is_that_of_all_rewards_and_not_a_mean_of_deviations() -
     assert std_P.item() == pytest.approx(0.5175491695067657, abs=1e-15)
 
 
-def test_joint_deviation_sees_the_distance_between_agents() -> None:
-    std_P = joint_std(*rewards([[[1, 1], [0, 0]]]))
-    assert std_P.item() == pytest.approx(0.5773502691896257, abs=1e-15)
-
-
 def test_deviation_of_a_single_reward_is_zero() -> None:
     assert agent_std(*rewards([[[3.0]]])).item() == 0.0
     assert joint_std(*rewards([[[NO_VERDICT, 3.0]]])).item() == 0.0

@@ -71,13 +71,3 @@ def test_weights_of_surer_equal_and_less_sure_examples() -> None:
     weight_B = example_weights(strong_B, weak_B, gain=0.2, entropy=0.5, loss=0.3)
     # dH = -2, 0, 0.5
     assert weight_B.tolist() == pytest.approx([0.2 * 2 + 0.5, 0.5, 0.5 + 0.3 * 0.5])
-
-
-@pytest.mark.parametrize(
-    ("coefficients", "expected"),
-    [((1.0, 0.0, 0.0), [2.0, 0.0, 0.0]), ((0.0, 1.0, 0.0), [1.0, 1.0, 1.0]), ((0.0, 0.0, 1.0), [0.0, 0.0, 0.5])],
-)
-def test_each_coefficient_has_its_part(coefficients: tuple[float, float, float], expected: list[float]) -> None:
-    gain, entropy, loss = coefficients
-    strong_B, weak_B = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([3.0, 1.0, 0.5])
-    assert example_weights(strong_B, weak_B, gain=gain, entropy=entropy, loss=loss).tolist() == expected

@@ -59,9 +59,3 @@ def test_time_limits_of_the_parts_add_up_to_ten_minutes_and_none_outlives_the_wh
     assert sum(limits) <= 600
     lines = trial(tmp_path, PARTS="doctor pair", TOTAL_S="0")
     assert lines[:2] == ["=== doctor: no time left", "=== pair: no time left"]
-
-
-@pytest.mark.slow
-def test_part_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    lines = trial(tmp_path, PARTS="replay", TOTAL_S="3", WORDS="train.num_steps=1000")
-    assert any(re.fullmatch(r"--- replay: status 124 after \d s", line) for line in lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import made_once
-from tests.digests.cases import FIXTURE, IN_SOAK, QUICK, Case, digests, expected, processor, write_pairs
+from tests.digests.cases import CASES, FIXTURE, Case, digests, expected, processor, write_pairs
 
 pytestmark = pytest.mark.system
 
@@ -21,21 +21,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "digests", write_pairs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    [*QUICK, *(pytest.param(case, marks=pytest.mark.soak) for case in IN_SOAK)],
-    ids=lambda case: case.name.replace(" ", "-"),
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_weights_of_ten_steps_are_what_they_were(case: Case, folder: Path) -> None:
-    if "deepspeed" in case.name or "ray" in case.name:
-        pytest.importorskip(case.learner if case.learner == "deepspeed" else "ray")
+    if case.learner == "deepspeed":
+        pytest.importorskip("deepspeed")
     assert digests(case, folder) == expected(case)
-
-
-def test_methods_have_digests_of_their_own() -> None:
-    found = json.loads(FIXTURE.read_text("utf-8"))["cases"]
-    assert set(found) == {case.name.rpartition(" ")[0] for case in (*QUICK, *IN_SOAK)}
-    one = found["hacpo paper 2 torch"]
-    assert [len(value.split()) for value in one.values()] == [10, 10]
-    assert found["hacpo_sn paper 2 torch"] != one, "another method, other weights"

@@ -88,4 +88,4 @@ def test_responses_that_do_not_fit_the_requests_are_one_error(
     for message, change in changes.items():
         monkeypatch.setattr(Answers, "sample", lambda *given, change=change: change(sample(*given)))
         with pytest.raises(EngineError, match=message):
-            run_experiment(small_plan("gspo", *words, *SHORT, "runtime.phase_retries=0"), DirectRunner())
+            run_experiment(small_plan("gspo", *words, *SHORT), DirectRunner())

@@ -1,6 +1,6 @@
 """Checks of what a part of a method returns, where it is called: shapes, finite values, known keys.
 
-Shapes: R response of one agent, N token of one agent's responses, B row of a mini-batch or micro-batch.
+Shapes: R response of one agent, N token of one agent's responses, B row of a mini-batch or micro-batch, T token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The plain torch learner: AdamW on one device, in fp32 or in bf16 with fp32 master weights."""
+"""The plain torch learner: AdamW on one device, in fp32 or in bf16 with fp32 master weights.
+
+Shapes: B row of a mini-batch.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from hacpo_core.config import ExperimentConfig, MethodConfig
 from hacpo_core.config.counts import num_gpus, num_ranks, train_set_counts
+from hacpo_core.data.tokens.control_tokens import TEXT_LOCK
 from hacpo_core.data.tokens.retokenize import Retokenizer
-from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 from hacpo_core.data.training import step_problems
 from hacpo_core.methods.state import decode
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer

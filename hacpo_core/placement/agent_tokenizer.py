@@ -15,9 +15,9 @@ from hacpo_core.data.prompts import (
     render_prompts,
     turn_end_id,
 )
+from hacpo_core.data.tokens.control_tokens import TEXT_LOCK
 from hacpo_core.data.tokens.retokenize import encode_responses
 from hacpo_core.data.tokens.steps import StepReader
-from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 from hacpo_core.engines.models.loading import eos_ids, load_tokenizer
 from hacpo_core.errors import ModelError
 from hacpo_core.records import Message, Problem, StepSearch

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from hacpo_core.data.tokens.control_tokens import TEXT_LOCK
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
-from hacpo_core.data.tokens.text_lock import TEXT_LOCK
 
 PIECES_CACHED = 2**16
 Ids = NDArray[np.int32]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:  # importing transformers takes two seconds, which planning do
 
 # Unicode reserves this noncharacter for internal use, so that it does not occur in valid text.
 NONCHARACTER = "\ufdd0"
+TEXT_LOCK = threading.RLock()
+"""held while tokenizing: agents side by side work in threads, and tokenizers are not thread-safe"""
 
 
 def tokenizers_match(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:

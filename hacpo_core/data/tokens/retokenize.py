@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
-from hacpo_core.data.tokens.control_tokens import control_ids, response_backend, tokenizers_match
-from hacpo_core.data.tokens.text_lock import TEXT_LOCK
+from hacpo_core.data.tokens.control_tokens import TEXT_LOCK, control_ids, response_backend, tokenizers_match
 from hacpo_core.errors import ConfigError, ModelError
 from hacpo_core.records import EosRule
 from hacpo_core.responses import Responses

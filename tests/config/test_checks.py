@@ -84,14 +84,6 @@ def test_method_without_a_name_of_its_own_is_not_taken_for_hacpo(tmp_path: Path)
         compose("tiny", str(file))
 
 
-@pytest.mark.parametrize("agents", ["agents: [{path: a}]", "[]"])
-def test_pair_of_another_shape_is_one_sentence(agents: str, tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"pair: {{name: mine, {agents}}}" if agents != "[]" else "pair: [{name: mine}]", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"mine.yaml.*list"):
-        compose(str(file), "hacpo")
-
-
 @pytest.mark.parametrize("uri", ["https://me:s3cret@mlflow.example", "postgresql://db/mlflow?user=me&password=s3cret"])
 def test_password_in_the_tracking_address_is_refused_and_not_repeated(uri: str) -> None:
     with pytest.raises(ConfigError, match=r"tracking.uri: contains a password.*MLFLOW_TRACKING_URI") as caught:

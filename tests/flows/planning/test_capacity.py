@@ -108,17 +108,13 @@ def test_each_agent_of_a_pair_has_its_own_recomputed_layers() -> None:
     assert all(76 - 2 < agent.updating <= 76 for agent in memory.values()), "a layer takes 2.0 and 1.7 GiB"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("engine.gradient_checkpointing=auto",), "got auto with engine.device=cpu; set true or false"),
-        (("engine.gradient_checkpointing=never",), "got 'never', expected auto, true, false or a number of layers"),
-        (("engine.gradient_checkpointing=-1",), r"got -1, expected auto, true, false or a number of layers in \[0, "),
-    ],
-)
-def test_wrong_checkpointing_is_one_clear_error(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        compose("tiny", "hacpo", overrides=words)
+def test_wrong_checkpointing_is_one_clear_error() -> None:
+    for word, message in {
+        "auto": "got auto with engine.device=cpu; set true or false",
+        "never": "got 'never', expected auto, true, false or a number of layers",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            compose("tiny", "hacpo", overrides=[f"engine.gradient_checkpointing={word}"])
 
 
 def test_share_is_no_part_of_the_id() -> None:

@@ -84,18 +84,14 @@ def test_agent_that_trains_alone_gets_half_of_the_machine(tmp_path: Path) -> Non
     assert ranks == {(4, 4), (3, 5)}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "placement.total_ranks: got None with placement.num_ranks=auto, expected at least 2, one for each"),
-        (("placement.total_ranks=1",), "placement.total_ranks: got 1 .* expected at least 2"),
-        (("placement.total_ranks=3", "pair.agents.qwen-tiny.num_ranks=3"), "got 3 .* expected at least 4"),
-        (("placement.total_ranks=8", "placement.colocated=true"), "got auto with placement.colocated=true.*set a num"),
-    ],
-)
-def test_ranks_that_cannot_be_shared_out_are_one_clear_error(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        compose("tiny", "hacpo", overrides=[*SHARED, *words])
+def test_ranks_that_cannot_be_shared_out_are_one_clear_error() -> None:
+    for words, message in {
+        (): "placement.total_ranks: got None with placement.num_ranks=auto, expected at least 2, one for each",
+        ("placement.total_ranks=3", "pair.agents.qwen-tiny.num_ranks=3"): "got 3 .* expected at least 4",
+        ("placement.total_ranks=8", "placement.colocated=true"): "got auto with placement.colocated=true.*set a num",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            compose("tiny", "hacpo", overrides=[*SHARED, *words])
 
 
 def test_numbers_stand_in_the_saved_configuration_and_in_no_id(small_plan: Callable[..., Plan]) -> None:

@@ -26,7 +26,6 @@ from dashboards.models.runs.curves import (
 from dashboards.models.runs.settings import differences, read_field_values
 from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part, version_of
 from flows.planning.field_table import about
-from flows.records.gridfile import GridCell
 from flows.records.mlflow_address import STATE_FILE
 from flows.records.runlog import LOG_FILE, read_log
 from flows.service.experiment_state import state_of
@@ -50,8 +49,7 @@ def run_routes(site: Site) -> APIRouter:
 
     @router.get("/run/{experiment}")
     def show(request: Request, experiment: str, shown: _Shown = (), against: str = "") -> Response:
-        root = site.runs.root(experiment)
-        settings, metrics = read_field_values(root), _newest_metrics(site, root)
+        records, metrics = _records(site, experiment), _newest_metrics(site, site.runs.root(experiment))
         other = site.runs.root(against).name if against else ""
         return site.page(
             request,
@@ -61,13 +59,9 @@ def run_routes(site: Site) -> APIRouter:
             curves=fragment("run/curves.html", **_curves(site, experiment, metrics, shown)),
             areas=by_area(metrics.names(), metrics_to_show(metrics.names(), shown)),
             log=fragment("run/log.html", **_log(site, experiment)),
-            grids=[record for record in site.runs.grids() if _has(record.cells, experiment)],
-            all_runs=ALL_RUNS,
-            checkpoints=read_checkpoints(root, keeps_best=settings.get(KEEP_BEST, "null") != "null"),
-            settings=settings,
-            about=about(settings),
             against=other,
-            differences=differences(settings, read_field_values(site.runs.root(other))) if other else [],
+            differences=differences(records["settings"], read_field_values(site.runs.root(other))) if other else [],
+            **records,
         )
 
     @router.get("/run/{experiment}/status")
@@ -80,13 +74,6 @@ def run_routes(site: Site) -> APIRouter:
         address = urlencode([("shown", name) for name in shown])
         headers = {"hx-push-url": f"/run/{quote(experiment, safe='')}?{address}"}
         return HTMLResponse(fragment("run/curves.html", **context), headers=headers)
-
-    @router.get("/run/{experiment}/happened")
-    def happened(experiment: str) -> Response:
-        root = site.runs.root(experiment)
-        events = [line for line in read_log(root) if line.kind != "step"][-MAX_EVENTS:]
-        context = {"num_torn": _metrics(site, root).num_torn, "replays": _replays(root), "events": events}
-        return HTMLResponse(fragment("run/happened.html", **context))
 
     @router.get("/run/{experiment}/log")
     def log(experiment: str, seen: str = "") -> Response:
@@ -103,6 +90,21 @@ def run_routes(site: Site) -> APIRouter:
     return router
 
 
+def _records(site: Site, experiment: str) -> dict[str, Any]:
+    """Template values for what the run has behind it: its grids, checkpoints, attempts and replays."""
+    root = site.runs.root(experiment)
+    settings = read_field_values(root)
+    return {
+        "grids": [grid for grid in site.runs.grids() if any(cell.experiment == experiment for cell in grid.cells)],
+        "all_runs": ALL_RUNS,
+        "checkpoints": read_checkpoints(root, keeps_best=settings.get(KEEP_BEST, "null") != "null"),
+        "events": [line for line in read_log(root) if line.kind != "step"][-MAX_EVENTS:],
+        "replays": _replays(root),
+        "settings": settings,
+        "about": about(settings),
+    }
+
+
 def _metrics(site: Site, root: Path) -> StepMetrics:
     return site.curves.read(root, StepStore(root).last_step())
 
@@ -111,10 +113,6 @@ def _newest_metrics(site: Site, root: Path) -> StepMetrics:
     """Metrics of the last steps, enough for the names: some are measured every ten steps."""
     last = StepStore(root).last_step()
     return site.curves.read(root, last, first=last - NAMED_STEPS + 1)
-
-
-def _has(cells: Sequence[GridCell], experiment: str) -> bool:
-    return any(cell.experiment == experiment for cell in cells)
 
 
 def _curves(site: Site, experiment: str, metrics: StepMetrics, shown_names: Sequence[str]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -91,14 +90,12 @@ def problem_context(site: Site, experiment: str, view: SampleView = SampleView()
         UnknownError: there is no such experiment, step or evaluation.
     """
     root, runs_dir = site.runs.root(experiment), site.runs.runs_dir
-    progress = site.runs.status(experiment).progress
-    evaluations = progress.evaluations if progress is not None else []
-    if view.benchmark:
-        steps = sorted({evaluation.step for evaluation in evaluations if evaluation.benchmark == view.benchmark})
-        shown_step = view.step if view.step in steps else steps[-1] if steps else None
-    else:
-        steps = list(range(1, _last_complete(root) + 1))
-        shown_step = view.step if view.step is not None else steps[-1] if steps else None
+    status = site.runs.status(experiment)
+    evaluations = status.progress.evaluations if status.progress is not None else []
+    evaluated = {evaluation.step for evaluation in evaluations if evaluation.benchmark == view.benchmark}
+    steps = sorted(evaluated) if view.benchmark else list(range(1, _last_complete(root) + 1))
+    is_known = view.step in steps if view.benchmark else view.step is not None
+    shown_step = view.step if is_known else steps[-1] if steps else None
     responses = StepResponses((), ())
     if shown_step is not None and (shown_step > 0 or view.benchmark):
         responses = site.responses.read(runs_dir, experiment, shown_step, view.benchmark)
@@ -107,19 +104,16 @@ def problem_context(site: Site, experiment: str, view: SampleView = SampleView()
     place = min(view.problem, len(problems))
     problem = problems[place - 1] if problems else None
     current = replace(view, step=shown_step, problem=max(place, 1))
-    num_before, num_until = (
-        (bisect_left(steps, shown_step), bisect_right(steps, shown_step)) if shown_step is not None else (0, 0)
-    )
+    before = [step for step in steps if shown_step is not None and step < shown_step]
+    after = [step for step in steps if shown_step is not None and step > shown_step]
     context: dict[str, Any] = {
         "experiment": experiment,
         "view": current,
-        "poll_address": replace(current, step=view.step).address()
-        if view.step is None and not steps
-        else current.address(),
+        "poll_address": current.address(),
         "previous": current.address(problem=place - 1) if place > 1 else "",
         "next": current.address(problem=place + 1) if place < len(problems) else "",
-        "step_before": current.address(step=steps[num_before - 1], problem=1) if num_before > 0 else "",
-        "step_after": current.address(step=steps[num_until], problem=1) if num_until < len(steps) else "",
+        "step_before": current.address(step=before[-1], problem=1) if before else "",
+        "step_after": current.address(step=after[0], problem=1) if after else "",
         "place": place,
         "num": len(problems),
         "num_all": len(responses.problems),
@@ -128,7 +122,7 @@ def problem_context(site: Site, experiment: str, view: SampleView = SampleView()
         "agents": responses.by_strength,
         "tags": responses.tags,
         "benchmarks": tuple(dict.fromkeys(evaluation.benchmark for evaluation in evaluations)),
-        "is_live": site.runs.status(experiment).state != "done",
+        "is_live": status.state != "done",
     }
     return context | {"version": version_of(*context.values())}
 

@@ -197,25 +197,6 @@ def test_running_run_draws_new_steps_of_the_metrics_that_were_chosen(tab: Any, s
     assert tab.complaints == []
 
 
-def test_run_page_follows_its_run_to_its_failure(tab: Any, served: str, runs_dir: Path) -> None:
-    name = write_run(runs_dir, step=6, state="missing", with_steps=True)
-    open_page(tab, f"{served}/run/{name}")
-    tab.evaluate("document.getElementById('status').untouched = true")
-    tab.locator("#samples").focus()
-    tab.wait_for_event("response", lambda found: "status" in found.url and found.status == 204)  # it has asked again
-    assert tab.evaluate("document.getElementById('status').untouched") is True  # nothing changed
-    trace = '  File "/a.py", line 3, in go\n    run()\n'
-    write_run(runs_dir, step=7, state="missing", failure=Failure("EngineError", "out of memory", trace))
-    wait_until(lambda: "out of memory" in tab.locator("#status").inner_text())
-    assert tab.evaluate("document.activeElement.id") == "samples"
-    tab.locator("#traceback-title").click()
-    write_run(runs_dir, step=8, state="missing", failure=Failure("EngineError", "out of memory", trace))
-    wait_until(lambda: "step 8 of 40" in tab.locator("#status").inner_text())
-    assert tab.evaluate("document.activeElement.id") == "traceback-title"
-    assert tab.locator("#traceback-text").is_visible()
-    assert tab.complaints == []
-
-
 def test_comparison_and_samples_follow_without_losing_the_focus(
     tab: Any, served: str, runs_dir: Path, full: dict[str, str]
 ) -> None:
@@ -252,16 +233,6 @@ def test_chart_of_nothing_says_so_and_offers_no_files(tab: Any, served: str, run
     assert tab.complaints == []
 
 
-def test_chart_of_one_seed_draws_the_difference_as_one_seed(tab: Any, served: str, runs_dir: Path) -> None:
-    write_grid(runs_dir, seeds=(0,))
-    open_page(tab, f"{served}/compare")
-    verdict = tab.locator("#verdict")
-    wait_until(lambda: verdict.locator("svg").count() == 1 and "one seed" in verdict.locator("svg").text_content())
-    assert "Not yet" not in verdict.inner_text()
-    assert verdict.get_by_label("CSV of verdict").is_visible()
-    assert tab.complaints == []
-
-
 def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> None:
     open_page(tab, served + full["samples"])
 
@@ -288,18 +259,6 @@ def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> Non
     tab.evaluate("document.activeElement.blur()")
     tab.keyboard.press("p")
     tab.wait_for_url(before)  # one step back, not two
-
-
-def test_pages_are_reached_by_keyboard_alone(tab: Any, served: str, full: dict[str, str]) -> None:
-    open_page(tab, served + full["grid"])
-    tab.keyboard.press("Tab")
-    assert tab.evaluate("document.activeElement.className") == "skip"
-    seen = set()
-    for _ in range(60):
-        tab.keyboard.press("Tab")
-        seen.add(tab.evaluate(FOCUSED))
-    assert {"BUTTON pick", "SELECT baseline", "SUMMARY "} <= seen
-    assert any(name.startswith("BUTTON cell") for name in seen)
 
 
 @pytest.mark.parametrize("name", ["overview", "grid", "runs", "run", "compare", "samples", "empty", "error"])

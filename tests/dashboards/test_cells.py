@@ -95,11 +95,6 @@ def test_time_left_of_a_run_that_was_never_begun_is_that_of_its_method(runs_dir:
     assert totals.seconds_left == pytest.approx(96)
 
 
-def test_time_left_is_not_known_before_anything_was_measured(runs_dir: Path) -> None:
-    write_run(runs_dir, step=0, state="missing")
-    assert matrix_of(runs_dir, "all").totals.seconds_left is None
-
-
 def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evaluated_last() -> None:
     spent = Spent()
     found = [
@@ -111,13 +106,6 @@ def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evalua
     assert scores_of(found, ["a", "b"], ["dev", "test"]) == (Score("a", pytest.approx(0.4)),), "not test's of step 10"
     assert scores_of(found, ["a"], ["never"]) == (Score("a", pytest.approx(0.65)),)
     assert scores_of(evaluations(["a"], 0), ["a"], []) == (Score("a", 0.5),)
-
-
-def test_grids_are_parsed_again_only_when_one_changed(runs_dir: Path) -> None:
-    record, runs = write_grid(runs_dir), Runs(runs_dir)
-    assert runs.grids() is runs.grids()
-    save_grid(runs_dir, replace(record, name="another"))
-    assert [found.name for found in runs.grids()] == ["another", "small_grid"]
 
 
 def test_state_follows_lock_failure_and_result(runs_dir: Path) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 PATHS = (
     *("/", "/overview", "/grid/all", "/grid/small_grid", "/grid/small_grid/changes", "/grid/small_grid/report.html"),
     *("/runs", "/runs/table", "/run/RUN", "/run/RUN/status", "/run/RUN/curves"),
-    *("/run/RUN/happened", "/run/RUN/curve.svg", "/run/RUN/curve.csv", "/run/RUN/curve.json"),
+    *("/run/RUN/curve.svg", "/run/RUN/curve.csv", "/run/RUN/curve.json"),
     *("/samples/RUN", "/samples/RUN/changes", "/compare", "/compare/changes"),
     *("/compare/curves.svg", "/compare/verdict.json", "/static/app.css", "/login", "/nothing"),
 )

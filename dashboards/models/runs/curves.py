@@ -45,13 +45,9 @@ class StepMetrics:
 
     Attributes:
         agents: by step; metrics of no single agent are under `JOINT`.
-        at: time of each step's commit, s since 1970.
-        num_torn: steps with damaged files.
     """
 
     agents: dict[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    at: dict[int, float] = field(default_factory=dict)
-    num_torn: int = 0
 
     def names(self) -> list[str]:
         """Names of all metrics, sorted by area and name."""
@@ -82,7 +78,7 @@ class CurveReader:
             self._steps_of_runs.move_to_end(root)
             while len(self._steps_of_runs) > self._max_runs:
                 self._steps_of_runs.popitem(last=False)
-        store, by_step, at, num_torn = StepStore(root), {}, {}, 0
+        store, by_step = StepStore(root), {}
         for step in range(max(first, 1), num_steps + 1):
             try:
                 stamp = (store.folder(step) / MANIFEST).stat().st_mtime_ns
@@ -91,24 +87,22 @@ class CurveReader:
             if step not in stored_steps or stored_steps[step][0] != stamp:
                 stored_steps[step] = (stamp, _step_metrics(store, step))
             value = stored_steps[step][1]
-            if isinstance(value, StoreError):
-                num_torn += 1
-            elif value is not None:
-                by_step[step], at[step] = value
-        return StepMetrics(by_step, at, num_torn)
+            if value is not None:
+                by_step[step] = value
+        return StepMetrics(by_step)
 
 
 def _step_metrics(store: StepStore, step: int) -> Any:
-    """Metrics of the agents and their time; None if the step is incomplete, the error if the file is damaged."""
+    """Metrics of the agents; None if the step is incomplete, or if its file is damaged."""
     try:
         value = store.metrics(step)
-    except StoreError as error:
-        return error if "metrics" in store.committed(step) else None
+    except StoreError:
+        return None
     agents = value["agents"]
     of_agents = {name for values in agents.values() for name in values}
     joint = {name: number for name, number in value["run"].items() if name not in of_agents}
     joint.pop("progress/step", None)
-    return (agents | ({JOINT: joint} if joint else {})), value["timestamp_ms"] / 1000
+    return agents | ({JOINT: joint} if joint else {})
 
 
 def by_area(names: Sequence[str], shown_names: Sequence[str]) -> dict[str, list[Metric]]:

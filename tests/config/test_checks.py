@@ -294,9 +294,9 @@ def test_method_that_extends_another_may_name_another_implementation_of_a_seam(t
     path.write_text("extends: naive\nmethod: {name: mine, estimate: {name: leave_one_out}}\n", encoding="utf-8")
     method = compose("tiny", str(path)).method
     assert (type(method.estimate).__name__, method.shares_rollouts) == ("LeaveOneOut", True)
-    path.write_text("extends: hacpo_window1\nmethod: {name: mine, estimate: {floor: 0.1}}\n", encoding="utf-8")
+    path.write_text("extends: hacpo_window1\nmethod: {name: mine, estimate: {binary_guard: false}}\n", encoding="utf-8")
     estimate = compose("tiny", str(path)).method.estimate
-    assert (estimate.window, estimate.floor) == (1, 0.1), "the same implementation keeps what is below"
+    assert (estimate.window, estimate.binary_guard) == (1, False), "the same implementation keeps what is below"
 
 
 def test_template_of_a_set_is_taken_as_it_is_typed() -> None:

@@ -80,7 +80,6 @@ def test_fields_without_effect_change_no_weight(method: str, small_plan: Callabl
 
 WITHOUT_EFFECT_HERE = {
     "method.estimate.metric": "verdicts are 0 or 1",
-    "method.estimate.floor": "no capability is below it",
     "method.objective.sequence_high": "no own ratio is above either bound",
     "method.objective.mask_truncated": "no response is cut",
     "method.objective.log_ratio_clamp": "no row's log-ratio is 10",

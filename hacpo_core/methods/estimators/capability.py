@@ -83,9 +83,6 @@ class CapabilityEstimator(Estimator):
         at_least=0,
         inert=_why_no_ratios,
     )
-    floor: float = setting(1e-8, "smallest capability", above=0, at_most=1, inert=_why_no_ratios)
-    lowest_ratio: float = setting(0.1, "smallest capability ratio", above=0, at_most=1, inert=_why_no_ratios)
-    highest_ratio: float = setting(10.0, "largest capability ratio", at_least=1, at_most=1e12, inert=_why_no_ratios)
     baseline: str = setting(
         "capability",
         "baseline that is subtracted from rewards",
@@ -142,9 +139,7 @@ class CapabilityEstimator(Estimator):
         """Capability ratios of all pairs of agents in a step."""
         if len(smoothed_A) == 1 or step < self.equal_before:
             return algo.capability.unit_ratios(len(smoothed_A))
-        return algo.capability.capability_ratios(
-            smoothed_A, floor=self.floor, min_ratio=self.lowest_ratio, max_ratio=self.highest_ratio
-        )
+        return algo.capability.capability_ratios(smoothed_A)
 
     def advantages(self, rewards: GroupedRewards, ratio_AA: Tensor) -> tuple[Baseline, Sequence[Tensor]]:
         """Each agent's baseline, and the advantages of all responses for each learner."""

@@ -33,14 +33,9 @@ class Distilled(CapabilityEstimator):
     teacher_weight: float = setting(
         1.0, "advantage per nat of difference between teacher and learner", above=0, at_most=1e3
     )
-    centres: bool = setting(
-        True,
-        "subtract the mean over the agent's tokens of the step, which reduces noise and keeps the expected gradient",
-    )
     max_difference: float = setting(
         10.0, "bound on a token's difference: clipped to +- this value, in nats", above=0, at_most=1e3
     )
-    keeps_rewards: bool = setting(False, "keep the advantages of verified rewards on rows that a teacher scores")
 
     reads_partners = True
     has_teachers = True
@@ -56,16 +51,19 @@ class Distilled(CapabilityEstimator):
         return {agent: best for agent, value in capability.items() if value < capability[best]}
 
     def token_advantage(self, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Clipped, centred and weighted differences; 0 for tokens that the teacher did not score."""
+        """Clipped, centred and weighted differences; 0 for tokens that the teacher did not score.
+
+        The mean over the agent's tokens of the step is subtracted, which reduces noise and keeps the expected gradient.
+        """
         cut_N = difference_N.clip(-self.max_difference, self.max_difference)
         is_scored_N = ~np.isnan(difference_N)
-        mean = float(cut_N[is_scored_N].mean()) if self.centres and is_scored_N.any() else 0.0
+        mean = float(cut_N[is_scored_N].mean()) if is_scored_N.any() else 0.0
         return self.teacher_weight * np.where(is_scored_N, cut_N - mean, 0.0)
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        """Advantages of rewards for agents without a teacher; with `keeps_rewards`, for all agents."""
+        """Advantages of rewards for agents without a teacher."""
         estimate, next_state = super().estimate(scored, state)
-        teacher_of = {} if self.keeps_rewards else self.teachers(scored, state)
+        teacher_of = self.teachers(scored, state)
         advantages = {
             learner: {
                 source: replace(column, advantage_R=np.zeros(len(column.advantage_R)))

@@ -236,7 +236,6 @@ def test_entropy_terms_of_two_ranks_are_those_of_one_process(stage: int) -> None
     plain = train(Job(None, method="grpo"))
     expected = train(Job(None, method="grpo", objective=terms))
     assert (expected.weights - plain.weights).abs().max() > 100 * TOLERANCE
-    assert [m.entropy_coef for m in expected.outcome.minibatches] == [0.0, pytest.approx(0.105)]
     for found in train_on(2, Job(stage, method="grpo", objective=terms)):
         assert_same_training(found, expected)
 

@@ -171,8 +171,8 @@ def _verify_something() -> str:
     with VerifierPool(num_workers=1, timeout_s=20.0, memory_mb=2048, style="boxed") as pool:
         (verdict,) = pool.verify([r"\boxed{\frac{1}{2}}"], ["0.5"])
     if verdict.status != "correct":
-        raise RuntimeError(f"math-verify returns {verdict.status} for 1/2 = 0.5 ({verdict.reason})")
-    return "math-verify accepts 1/2 for 0.5, in a worker process"
+        raise RuntimeError(f"the verifier returns {verdict.status} for 1/2 = 0.5 ({verdict.reason})")
+    return "the verifier accepts 1/2 for 0.5, in a worker process"
 
 
 def check_disk(runs_dir: Path) -> Check:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
-_PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "math-verify", "prefect", "mlflow", "pandas", "omegaconf")
+_PACKAGES = ("hacpo", "torch", "transformers", "tokenizers", "sympy", "prefect", "mlflow", "pandas", "omegaconf")
 
 
 @functools.cache

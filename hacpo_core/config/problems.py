@@ -189,13 +189,13 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class VerifierConfig:
-    """How answers are compared. math-verify runs in worker processes."""
+    """How answers are compared. sympy runs in worker processes."""
 
     equality: Equality = setting(
         "math_verify",
         "when two answers are equal",
         choices={
-            "math_verify": "if math-verify finds them mathematically equal",
+            "math_verify": "if they have the same value, by sympy",
             "normalised": "official code: if the last \\boxed{} is the same text after MATH's string normalisation",
         },
     )

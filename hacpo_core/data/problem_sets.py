@@ -134,7 +134,7 @@ def _answer(row: DataRow, name: str, form: str) -> str:
     if form == "boxed":
         text = next(reversed(boxed(text)), "")
     elif form == "hashes":
-        text = text.rpartition("####")[2].strip() if "####" in text else ""
+        text = text.rpartition("####")[2].strip().partition("\n")[0].strip() if "####" in text else ""
     if not text.strip():
         raise DataError(f"{row.place}: field {name!r} has no answer ({form}); fix or remove the row")
     return text

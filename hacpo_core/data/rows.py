@@ -61,7 +61,7 @@ class DataRow:
         if numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
             if not math.isfinite(value):
                 raise DataError(f"{self.place}: field {name!r}: got {value}, expected text or a finite number")
-            return str(value)
+            return str(int(value) if value == int(value) and abs(value) < 1e15 else value)  # 70000.0 beside a null
         if value is None and blanks:
             return ""
         if not isinstance(value, str):

@@ -30,7 +30,7 @@ UNREADABLE = "the gold answer cannot be read"
 """Reason of a verdict on an answer that is spelled otherwise than such a gold answer."""
 
 _NUMBER = re.compile(
-    r"(?P<sign>(?<![\w)\]}.])-[ ]?)?(?:\\?\$(?P<minus>-)?)?"
+    r"(?P<sign>(?<![\w)\]}.])[-−][ ]?)?(?:\\?\$(?P<minus>-)?)?"
     r"(?P<digits>\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d)|\d+)?(?P<decimals>(?<!\.)\.\d+)?"
     r"(?P<over>/\d+(?![\d.]))?(?P<percent>[ ]?\\?%)?"
 )
@@ -43,14 +43,28 @@ _FORMULA = re.compile(
 _HASHES = re.compile(r"(?<!#)####(?!#)[ \t]*(?P<line>[^\n]*)")
 _JSON_ANSWER = re.compile(r'"(?:final[_ ]?)?answer"[ \t]{0,8}:\s{0,8}', re.IGNORECASE)
 _ANNOUNCEMENT = re.compile(
-    r"\banswer\b(?:[ ](?:to|for|of|in|as)\b[^.:\n=]{0,60}?(?:[ ]is\b|[ ]are\b|:)|[ ]is\b|[ ]are\b|[*_ ]{0,4}[:=])"
-    r"[:*_ ]{0,4}"
+    r"(?:\banswers?\b(?:[ ](?:to|for|of|in|as)\b[^.:\n=]{0,60}?(?:[ ]is\b|[ ]are\b|:)|[ ]is\b|[ ]are\b|[*_ ]{0,4}[:=])"
+    r"|\brespuesta(?: final| correcta)? es\b|\bréponse(?: finale)? est\b|\bAntwort(?:en)? (?:ist|lautet|sind)\b"
+    r"|答案[是为:：])"
+    r"[:：*_ ]{0,4}"
     r"|^[*_]{0,2}A[:.][*_ ]{1,4}",
     re.IGNORECASE | re.MULTILINE,
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 _VERDICT_OR_OPTION = re.compile(r"(?:yes|no|true|false)\b|\(?[A-J]\)", re.IGNORECASE)
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}")
+_TAIL = re.compile(
+    r",?[ ](?:because|since|so|which|that|who|as|at|in(?!$|[ ](?:total|all)\b)|on|every|each|during|from|of the)[ ].*"
+    r"|,[ ](?:and|so)[ ](?:the|so|then|this|that|it|he|she|they|we)\b.*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""what explains an answer behind it; other words stay, for they may change it"""
+_LONGER = re.compile(
+    r"[ ]?(?:\^|\*|:\d|[×x][ ]?10|e[-+]?\d|\\?sqrt\b|√|\\?pi\b|π|!|\(|\d+/\d"
+    r"|hundred|thousand|[mbtr]+illion|dozen|lakh|crore)"
+)
+"""what makes a number the beginning of a value"""
+_DENIAL = re.compile(r"(?:\b(?:not|never|cannot|neither|nor)\b|n't\b)[^.;,\n]{0,30}$", re.IGNORECASE)
 _SEPARATOR = re.compile(r",(?:\\!\s*)+(?=\d{3}(?!\d))")  # of thousands: 11,\! 111
 _BETWEEN_FORMULAS = re.compile(r"(?<!\\)\$\s*,\s*\$")
 _IDLE = r"\\\\|\\noindent|\\newline|\\par|[\s.,;:]"
@@ -131,14 +145,16 @@ def _number_of(text: str) -> str | None:
     announced = _announced_segment(text)
     if announced is not None:
         sentence = _first_sentence(announced)
-        number = _first_number(sentence.rpartition("=")[2]) or _first_number(sentence)
-        if number is not None:
-            return number
+        for part in (sentence.rpartition("=")[2], sentence):
+            number = next(filter(_is_number, _NUMBER.finditer(part)), None)
+            if number is not None:
+                is_longer = _LONGER.match(part, number.end())
+                return _TAIL.sub("", part[number.start() :]).strip() if is_longer else _plain_number(number)
     return _last_number(text)
 
 
 def _announced_expression(text: str) -> str | None:
-    """The announced answer: a formula, else a leading number, else the first sentence."""
+    """The announced answer: a formula, else the first sentence without what explains it."""
     segment = _announced_segment(text)
     if segment is None:
         return None
@@ -151,12 +167,7 @@ def _announced_expression(text: str) -> str | None:
         return _formula_content(inner)
     if not any(character.isalnum() for character in sentence):
         return None
-    number = _NUMBER.match(sentence)
-    if number is not None and number.end() and _PROSE_WORD.search(sentence, number.end()):
-        return _plain_number(number)
-    if len(sentence) > MAX_ANSWER_CHARS:
-        return None
-    return sentence
+    return _TAIL.sub("", sentence) if len(sentence) <= MAX_ANSWER_CHARS else None
 
 
 def _announced_segment(text: str) -> str | None:
@@ -218,10 +229,6 @@ def _formula_content(formula: re.Match[str]) -> str | None:
     return normalise(content) or None
 
 
-def _first_number(text: str) -> str | None:
-    return next((_plain_number(match) for match in _NUMBER.finditer(text) if _is_number(match)), None)
-
-
 def _last_number(text: str) -> str | None:
     match = _last_number_match(text)
     return None if match is None else _plain_number(match)
@@ -229,7 +236,7 @@ def _last_number(text: str) -> str | None:
 
 def _last_number_match(text: str) -> re.Match[str] | None:
     last = deque(filter(_is_number, _NUMBER.finditer(text)), maxlen=1)
-    return last[0] if last else None
+    return last[0] if last and not _DENIAL.search(text[: last[0].start()][-60:]) else None
 
 
 def _is_number(match: re.Match[str]) -> bool:

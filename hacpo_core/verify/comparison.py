@@ -10,9 +10,9 @@ from hacpo_core.verify.equality import answers_equal, is_readable
 
 _PROC = Path("/proc/self")
 
-# A broken installation of math-verify finds nothing equal and raises nothing.
+# A broken installation of sympy is seen before the first verdict.
 if not answers_equal(r"\frac{1}{2}", "0.5"):
-    raise ImportError(r"math-verify does not find \frac{1}{2} equal to 0.5")
+    raise ImportError(r"sympy does not find \frac{1}{2} equal to 0.5")
 
 
 def compare(candidate: str, gold: str, unit: str, tolerance: float) -> tuple[str, str]:
@@ -26,7 +26,7 @@ def compare(candidate: str, gold: str, unit: str, tolerance: float) -> tuple[str
         return "unscored", "memory"
     except Exception as error:  # noqa: BLE001 - any failure of a library is data
         return "unscored", f"error: {type(error).__name__}"
-    # math-verify turns a MemoryError into "not equal", so that result is not trusted if over half the limit was used.
+    # A library may turn a MemoryError into "not equal", so that result is not trusted if over half the limit was used.
     if not is_equal and peak_memory_bytes() > resource.getrlimit(resource.RLIMIT_AS)[0] / 2:
         return "unscored", "memory"
     return "correct" if is_equal else "wrong", ""

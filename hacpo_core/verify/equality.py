@@ -1,299 +1,472 @@
-"""Whether two answers are equal: what text decides, and what is left to algebra. Only workers import this file.
+"""Whether two answers are equal: one function a type, one table of conversions. Only workers import this file.
 
-canonical text ─▶ same text, option, yes or no, clock time, word, base  decided as text
-─▶ numbers without a few                                 as sets of numbers
-─▶ lists, sets, points, intervals                        member by member
-─▶ chain of equations                                    side by side
-─▶ unit, percent sign                                    compared, then dropped
-─▶ math-verify and sympy (`algebra`)                     what is left
+answers ─▶ same tokens    equal
+        ─▶ reading        typed values; a candidate that is not read whole is wrong, a gold answer unscored
+        ─▶ CONVERSIONS    to one type
+        ─▶ EQUALITY       the type's function, down to expressions, which sympy compares as numbers
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from functools import lru_cache
+import random
+from collections.abc import Callable, Iterator
 from itertools import combinations
+from typing import Any, TypeAlias
 
-from hacpo_core.verify.algebra import (
-    equal_by_algebra,
-    is_constant,
-    is_rounded,
-    is_share,
-    is_to_solve,
-    numbers_of_all,
-    numbers_without,
-)
-from hacpo_core.verify.answers import normalise
-from hacpo_core.verify.bases import bases_agree
-from hacpo_core.verify.choices import OPTION, TRUTH, first_words_agree
-from hacpo_core.verify.clock import CLOCK, same_time
-from hacpo_core.verify.domains import without_domain
-from hacpo_core.verify.exclusions import exclusion_of
-from hacpo_core.verify.lists import AND, NAME, Listing, chain, interval, listing
-from hacpo_core.verify.marks import capitals_agree, marks_agree
-from hacpo_core.verify.parsing import IN_TEXT, SENTENCE, has_variables, is_term, parsed
-from hacpo_core.verify.ratios import ratios_agree
-from hacpo_core.verify.spelling import canonical
-from hacpo_core.verify.units import PERCENT, units_differ, without_last_unit, without_unit
+import sympy
+from sympy import Abs, Expr, Mul, Pow, Rational, log
+from sympy.core.function import AppliedUndef
 
-_IDLE_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
-_SCRIPT = re.compile(r"(\^(?=\{\w\})|_)\{(\w+)\}")
-_ORDER = re.compile(r"[<>]|\\(?:[lg]e|neq)(?![a-z])")
-_TASK = re.compile(r"\\(?:int|sum|prod|lim)(?![a-z])|\\frac\{d[^{}]*\}\{d[^{}]*\}")
-_WORD = re.compile(r"[A-Z]{3,}|[A-Z]?[a-z]{3,}[A-Za-z]*|[A-Z][a-z]+[A-Za-z]*")
-_NEGATION = re.compile(
-    r"\\neq|\\not(?![A-Za-z])|\\notin|n't\b"
-    r"|\b(?:not|cannot|never|neither|nor|except|without|unequal|different from|non(?= ))\b"
-    r"|\b(?:wrong|incorrect|invalid|false)\b",
-    re.IGNORECASE,
-)
-_CLOSED_AT_INFINITY = re.compile(
-    r"\\infty ?\]|\[ ?- ?\\infty|(?:\\le(?![a-z])|<=) ?\\infty|- ?\\infty ?(?:\\le(?![a-z])|<=)"
-    r"|\\infty ?(?:\\ge(?![a-z])|>=)|(?:\\ge(?![a-z])|>=) ?- ?\\infty"
-)
-_MAX_COMPARED = 8
-"""the most members of a list of which each pair is compared"""
+from hacpo_core.verify import values as kinds
+from hacpo_core.verify.expressions import UnreadError
+from hacpo_core.verify.quantities import conversions
+from hacpo_core.verify.reading import numbers_of, option, read
+from hacpo_core.verify.spelling import text_of, tokens_of
+from hacpo_core.verify.values import Answer, Chain, Conditional, Expression, Listing, Numbers, Percent, Quantity
+
+ROUNDING, PLACES, EXACT = Rational(1, 10**6), Rational(1, 2 * 10**6), Rational(1, 10**30)
+"""the share and the difference by which a decimal may differ from a number, and the share of exact ones"""
+_DRAWS, _MAX_VARIABLES = 12, 6
+"""real points at which expressions are compared, and the most variables of these"""
+Comparison: TypeAlias = Callable[[Any, Any, float], bool]
 
 
 def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float = 0.0) -> bool:
-    """Whether a candidate equals the gold answer, as text or by algebra.
-
-    Both are first brought into one spelling (`canonical`). If the gold answer is a single option letter, yes, no, true
-    or false, a candidate that starts with it is correct. Words and clock times are compared as text. Members of lists
-    and sets may have any order, but none may be missing, added or repeated; those of points and intervals have their
-    places. An inequality in one variable equals the interval it describes, and x != 0 the real numbers without 0. An
-    equation in two or more variables equals its multiples; in one, 2x = 4 is not x = 2. A number with a base equals its
-    digits alone, not their value. A number in the candidate may have a unit;
-    if the gold answer has one too, it must be the same. 28% equals 28 and 0.28. A letter right after the gold answer's
-    number is a variable, not a unit. A candidate that cannot be parsed is wrong.
+    """Whether a candidate equals the gold answer. It is read whole, or it is wrong.
 
     Args:
         candidate: the answer from the response.
         gold: the reference answer; the comparison is not symmetric (a gold 5 accepts x = 5).
-        unit: unit that may follow the candidate, or each entry of a list; "": unknown.
+        unit: unit of the gold answer, which a candidate may have or not; only a percent sign changes the comparison.
         tolerance: allowed absolute error of numbers; 0: none.
 
     Raises:
-        Exception: any exception of math-verify or sympy while they compare two parsed answers.
+        Exception: any exception of sympy or pint.
     """
-    if unit:
-        candidate, gold = without_unit(normalise(candidate), unit), without_unit(normalise(gold), unit)
-    (bare_candidate, domain), (bare_gold, expected_domain) = map(
-        without_domain, (canonical(candidate), canonical(gold))
-    )
-    if domain and expected_domain and domain != expected_domain:
+    gold = f"{gold.strip('$')} \\%" if unit.strip("\\$") == "%" else gold
+    tokens, gold_tokens = tokens_of(candidate), tokens_of(gold)
+    if text_of(tokens) == text_of(gold_tokens):
+        return bool(tokens)
+    try:
+        expected = read(gold)
+        if isinstance(expected, kinds.Option):
+            return option(tokens, any_case=True) == expected
+        return equal(read(candidate), expected, tolerance)
+    except UnreadError:
         return False
-    return _equal(bare_candidate, bare_gold, tolerance)
 
 
 def is_readable(gold: str) -> bool:
-    """Whether spellings of a gold answer other than its own can be judged: it is text, or parsed and equal to itself.
+    """Whether spellings of a gold answer other than its own can be judged.
 
     Raises:
         Exception: see `answers_equal`.
     """
-    return _is_readable(without_domain(canonical(gold))[0])
+    try:
+        return read(gold) is not None
+    except UnreadError:
+        return False
 
 
-@lru_cache(maxsize=1024)
-def _is_readable(expected: str) -> bool:
-    whole = listing(expected)
-    if _is_text(expected):
+def equal(candidate: Answer, gold: Answer, tolerance: float = 0.0) -> bool:
+    """Whether a typed candidate equals a typed gold answer."""
+    if type(candidate) is type(gold):
+        return EQUALITY[type(gold)](candidate, gold, tolerance)
+    for kind, gold_kind, compare in CONVERSIONS:
+        if isinstance(candidate, kind) and isinstance(gold, gold_kind):
+            return compare(candidate, gold, tolerance)
+    return False
+
+
+# One function a type.
+
+
+def same(candidate: Answer, gold: Answer, tolerance: float) -> bool:
+    """Options and words are compared as they are."""
+    return candidate == gold
+
+
+def expressions_equal(candidate: Expression, gold: Expression, tolerance: float) -> bool:
+    """Numbers agree to 30 digits, decimals to the sixth; expressions with variables at random real points."""
+    one, other = _with_one_constant(candidate.value, gold.value)
+    is_decimal = candidate.is_decimal or gold.is_decimal
+    if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
+        return matrices_equal(one, other, is_decimal=is_decimal)
+    if one == other:
         return True
-    if whole is not None:
-        return all(map(_is_readable, whole.members))
-    value, _ = without_last_unit(expected)
-    return _is_text(value) or equal_by_algebra(value, value, 0.0)
+    if any(side.free_symbols or side.has(AppliedUndef) for side in (one, other)):
+        return agree_on_real_numbers(one, other)
+    return numbers_equal(one, other, tolerance, is_decimal=is_decimal)
 
 
-def _is_text(expected: str) -> bool:
-    """Whether a gold answer is decided by its text alone: an option, yes or no, a few words, a clock time."""
-    letters = _letters(expected)
-    if letters == r"\ldots":  # of a list that goes on
-        return True
-    return SENTENCE.search(expected) is None and any(
-        pattern.fullmatch(letters) for pattern in (OPTION, TRUTH, _WORD, CLOCK)
+def matrices_equal(one: Any, other: Any, *, is_decimal: bool) -> bool:
+    """Each entry is equal."""
+    if getattr(one, "shape", None) != getattr(other, "shape", None):
+        return False
+    entries = zip(one, other, strict=True)
+    return all(expressions_equal(Expression(x, "", is_decimal), Expression(y), 0.0) for x, y in entries)
+
+
+def numbers_equal(one: Any, other: Any, tolerance: float, *, is_decimal: bool) -> bool:
+    """Whether two numbers agree, exactly or as far as decimals do."""
+    is_rational = one.is_Rational and other.is_Rational
+    values = (one, other) if is_rational else (one.evalf(45), other.evalf(45))
+    difference, size = abs(values[0] - values[1]), abs(values[1])
+    if not (difference.is_finite and difference.is_comparable):
+        return False
+    allowed = min(size * ROUNDING, PLACES) if is_decimal else 0 if is_rational else size * EXACT
+    is_zero = size == 0 and not is_rational and bool(one.equals(other))
+    return is_zero or bool(difference <= max(allowed, Rational(tolerance * (1 + 1e-9))))
+
+
+def quantities_equal(candidate: Quantity, gold: Quantity, tolerance: float) -> bool:
+    """The values agree in one unit; or the units are letters, and so variables."""
+    for value, is_exact in conversions(candidate.value.value, candidate.unit, gold.unit):
+        converted = Expression(value, "", candidate.value.is_decimal or not is_exact)
+        if expressions_equal(converted, gold.value, tolerance):
+            return True
+    return candidate.term is not None and gold.term is not None and expressions_equal(candidate.term, gold.term, 0.0)
+
+
+def percents_equal(candidate: Percent, gold: Percent, tolerance: float) -> bool:
+    """The numbers before the sign are equal."""
+    return expressions_equal(candidate.value, gold.value, tolerance)
+
+
+def chains_equal(candidate: Chain, gold: Chain, tolerance: float) -> bool:
+    """The same name has an equal value, or the equations are multiples of each other."""
+    named, gold_named = _with_name_first(candidate), _with_name_first(gold)
+    name, value, constant = gold_named.sides[0].name, gold_named.sides[1].value, gold.sides[0].value
+    if name and name == named.sides[0].name and value is not None:
+        return chain_is(Chain((kinds.Side(name, None), *named.sides[1:])), value, tolerance)
+    if constant is not None and all(_is_constant(side.value) for side in gold.sides):
+        return chain_is(candidate, constant, tolerance)
+    equations = [[getattr(side.value, "value", None) for side in chain.sides[:2]] for chain in (candidate, gold)]
+    if any(not isinstance(side, Expr) for equation in equations for side in equation):
+        return False
+    return are_multiples(*(sympy.Eq(*equation, evaluate=False) for equation in equations))
+
+
+def relations_equal(candidate: kinds.Relation, gold: kinds.Relation, tolerance: float) -> bool:
+    """The inequalities are multiples of each other."""
+    are_as_many = len(candidate.parts) == len(gold.parts)
+    return candidate == gold or (are_as_many and all(map(are_multiples, candidate.parts, gold.parts)))
+
+
+def sets_equal(candidate: Numbers, gold: Numbers, tolerance: float) -> bool:
+    """The same numbers, of the same variable if both name one."""
+    is_same_name = not (candidate.name and gold.name) or candidate.name == gold.name
+    return is_same_name and bool(candidate.numbers == gold.numbers)
+
+
+def listings_equal(candidate: Listing, gold: Listing, tolerance: float) -> bool:
+    """All members, in any order for a list or a set, by name if all have one, else in order; intervals as one set."""
+    is_set = any(isinstance(member, Numbers) for side in (candidate, gold) for member in side.members)
+    numbers, gold_numbers = (numbers_of(candidate), numbers_of(gold)) if is_set else (None, None)
+    if numbers is not None and gold_numbers is not None:
+        return sets_equal(numbers, gold_numbers, tolerance)
+    if "{}" in (candidate.brackets, gold.brackets) and candidate.has_order != gold.has_order:
+        return False
+    values, gold_values = _by_name(candidate), _by_name(gold)
+    if gold_values and values.keys() == gold_values.keys():
+        return all(equal(values[name], value, tolerance) for name, value in gold_values.items())
+    return len(candidate.members) == len(gold.members) and _members_equal(candidate, gold, tolerance)
+
+
+def _members_equal(candidate: Listing, gold: Listing, tolerance: float) -> bool:
+    is_in_order = bool(_by_name(gold)) and not _by_name(candidate)
+    if not gold.has_order and not is_in_order:
+        is_interval = len(candidate.members) == 2 and not {"[", "]"}.isdisjoint(candidate.brackets)
+        return not is_interval and _match(candidate, gold, tolerance)
+    places = tuple(_by_name(gold).values()) if is_in_order else gold.members
+    brackets = {candidate.brackets, gold.brackets}
+    has_brackets = candidate.brackets in ("", "()") if is_in_order else len(brackets) == 1 or brackets == {"", "()"}
+    pairs = zip(candidate.members, places, strict=True)
+    is_long = len(places) > 2 and not is_in_order
+    return (has_brackets or is_long) and all(equal(member, place, tolerance) for member, place in pairs)
+
+
+def ratios_equal(candidate: kinds.Ratio, gold: kinds.Ratio, tolerance: float) -> bool:
+    """The parts are proportional; a zero is equal to a zero alone."""
+    values, gold_values = ([part.value for part in ratio.parts] for ratio in (candidate, gold))
+    if len(values) != len(gold_values) or 0 in (*values, *gold_values):
+        return values == gold_values
+    pairs = combinations(zip(values, gold_values, strict=True), 2)
+    return all(expressions_equal(Expression(a * d), Expression(c * b), 0.0) for (a, b), (c, d) in pairs)
+
+
+def bases_equal(candidate: kinds.Base, gold: kinds.Base, tolerance: float) -> bool:
+    """The same digits in the same base; nothing is converted."""
+    return candidate.base == gold.base and candidate.digits.upper() == gold.digits.upper()
+
+
+def times_equal(candidate: kinds.Time, gold: kinds.Time, tolerance: float) -> bool:
+    """The same time of the day; if the gold answer says neither a.m. nor p.m., on a clock's face."""
+    times = [_of_day(time) for time in (candidate, gold)]
+    is_same_face = (candidate.hours, candidate.minutes, candidate.seconds) == (gold.hours, gold.minutes, gold.seconds)
+    return (is_same_face and not gold.half) or (times[0] is not None and times[0] == times[1])
+
+
+def conditionals_equal(candidate: Conditional, gold: Conditional, tolerance: float) -> bool:
+    """The same value, and the same condition or domain; a domain may be left out."""
+    is_domain = candidate.is_domain and gold.is_domain and not (candidate.condition and gold.condition)
+    return (candidate.condition == gold.condition or is_domain) and equal(candidate.value, gold.value, tolerance)
+
+
+EQUALITY: dict[type, Comparison] = {
+    Expression: expressions_equal,
+    Quantity: quantities_equal,
+    Percent: percents_equal,
+    Chain: chains_equal,
+    kinds.Relation: relations_equal,
+    Numbers: sets_equal,
+    Listing: listings_equal,
+    kinds.Ratio: ratios_equal,
+    kinds.Base: bases_equal,
+    kinds.Time: times_equal,
+    kinds.Option: same,
+    kinds.Words: same,
+    Conditional: conditionals_equal,
+}
+
+# Conversions: a candidate and a gold answer of two types.
+
+
+def _without_domain(candidate: Any, gold: Any, tolerance: float) -> bool:
+    """A domain may be left out or added; a condition may not."""
+    side = candidate if isinstance(candidate, Conditional) else gold
+    pair = (candidate.value, gold) if side is candidate else (candidate, gold.value)
+    return side.is_domain and equal(*pair, tolerance)
+
+
+def chain_is(chain: Chain, gold: Answer, tolerance: float = 0.0) -> bool:
+    """Whether a side of a chain is the gold answer and no other side is another value; decimals may be rounded."""
+    are_equal = [side.value is not None and equal(side.value, gold, tolerance) for side in chain.sides]
+    return any(are_equal) and all(
+        is_equal or _is_rounded(side.value, gold) or _is_rounded(gold, side.value) or _names(side, number, gold)
+        for number, (side, is_equal) in enumerate(zip(chain.sides, are_equal, strict=True))
     )
 
 
-def _equal(candidate: str, expected: str, tolerance: float) -> bool:
-    if candidate == expected:
-        return bool(expected)
-    by_first_word = first_words_agree(candidate, expected)
-    if by_first_word is not None:
-        return by_first_word
-    letters, expected_letters = _letters(candidate), _letters(expected)
-    if letters == expected_letters:
-        return bool(expected)
-    if _WORD.fullmatch(expected_letters):
-        return letters.casefold() == expected_letters.casefold() and len(letters) > 1
-    by_numbers = _exclusions_agree(candidate, expected)
-    if by_numbers is not None:
-        return by_numbers
-    if len(_NEGATION.findall(candidate)) != len(_NEGATION.findall(expected)):
-        return False
-    if not marks_agree(candidate, expected):
-        return False
-    by_clock = same_time(candidate, expected)
-    if by_clock is not None:
-        return by_clock
-    by_digits = bases_agree(letters, expected_letters)  # math-verify drops the base of a number
-    if by_digits is not None:
-        return by_digits
-    if len(_CLOSED_AT_INFINITY.findall(candidate)) > len(_CLOSED_AT_INFINITY.findall(expected)):
-        return False  # sympy opens such an interval
-    if _is_conjunction(candidate) or _is_conjunction(expected):
-        numbers, expected_numbers = numbers_of_all(candidate), numbers_of_all(expected)
-        if numbers is not None and expected_numbers is not None:
-            return bool(numbers == expected_numbers)
-    if candidate.startswith(("(", "[")) or expected.startswith(("(", "[")):
-        candidate, expected = interval(candidate), interval(expected)
-    candidate_list, expected_list = listing(candidate), listing(expected)
-    if (
-        candidate_list is not None
-        and not candidate_list.brackets
-        and r"\cup" in expected
-        and all(member[0] in "([" for member in candidate_list.members)
-    ):
-        candidate, candidate_list = r"\cup ".join(candidate_list.members), None
-    by_members = _members_agree(candidate_list, expected_list, tolerance)
-    if by_members is not None:
-        return by_members
-    is_equal = _values_agree(candidate, expected, tolerance)
-    one_list = (candidate_list or expected_list) if candidate_list is None or expected_list is None else None
-    return is_equal and (one_list is None or one_list.has_order or not _has_repeated(one_list, tolerance))
+def _value_of_gold(candidate: Answer, gold: Chain, tolerance: float) -> bool:
+    """The value that a gold equation gives a name; the first of several equal constants."""
+    first, second = _with_name_first(gold).sides[:2]
+    is_constant = all(_is_constant(side.value) for side in gold.sides)
+    value = second.value if first.name else first.value if is_constant else None
+    return value is not None and equal(candidate, value, tolerance)
 
 
-def _exclusions_agree(candidate: str, expected: str) -> bool | None:
-    """Whether two answers are the same numbers; None if neither excludes some, or if they cannot be computed."""
-    exclusion, expected_exclusion = exclusion_of(candidate), exclusion_of(expected)
-    if exclusion is None and expected_exclusion is None:
-        return None
-    names = {side.name for side in (exclusion, expected_exclusion) if side is not None and side.name}
-    numbers_of_sides = []
-    for answer, side in ((candidate, exclusion), (expected, expected_exclusion)):
-        base = answer if side is None else side.base
-        if _NEGATION.search(base):
-            return None
-        numbers = numbers_of_all(base) if side is None else numbers_without(base, side.values)
-        numbers_of_sides.append(numbers)
-    return None if None in numbers_of_sides else len(names) < 2 and bool(numbers_of_sides[0] == numbers_of_sides[1])
+def _numbers_of_both(candidate: Answer, gold: Answer, tolerance: float) -> bool:
+    numbers, gold_numbers = numbers_of(candidate), numbers_of(gold)
+    return numbers is not None and gold_numbers is not None and sets_equal(numbers, gold_numbers, tolerance)
 
 
-def _is_conjunction(answer: str) -> bool:
-    """Whether an answer joins inequalities by "and"."""
-    clauses = AND.split(answer)
-    return len(clauses) > 1 and all(map(_ORDER.search, clauses))
+def _only_member(candidate: Any, gold: Any, tolerance: float) -> bool:
+    r"""\{1\} is 1."""
+    values = [
+        side.members if isinstance(side, Listing) and not side.has_order else (side,) for side in (candidate, gold)
+    ]
+    is_one = all(len(value) == 1 and not isinstance(value[0], Listing) for value in values)
+    return is_one and equal(values[0][0], values[1][0], tolerance)
 
 
-def _values_agree(candidate: str, expected: str, tolerance: float) -> bool:
-    """Whether two single values agree, with their percent signs and units, and the sides of a chain with each other."""
-    sides, expected_sides = chain(candidate), chain(expected)
-    if len(sides) > 1 and len(expected_sides) == 2 and sides[0] == expected_sides[0]:
-        sides, expected_sides = sides[1:], expected_sides[1:]
-        candidate, expected = sides[0], expected_sides[0]
-    elif len(expected_sides) > 1 and all(map(is_constant, expected_sides)):
-        expected_sides = expected_sides[:1]
-        expected = expected_sides[0]
-    if len(sides) == 1 and len(expected_sides) == 2 and NAME.fullmatch(expected_sides[0]):
-        return _single_values_agree(candidate, expected_sides[1], tolerance)
-    if len(expected_sides) > 1 or len(sides) == 1 or (len(sides) == 2 and NAME.fullmatch(sides[0])):
-        return _single_values_agree(candidate, expected, tolerance)
-    return _chain_agrees(sides, expected_sides[0], tolerance)
-
-
-def _chain_agrees(sides: Sequence[str], expected: str, tolerance: float) -> bool:
-    """Whether a side of a chain is the gold answer, and no other side is another value; decimals may be rounded.
-
-    The first side may be a name, or an expression with variables that has a constant value.
-    """
-    is_any = False
-    for side in sides:
-        if _single_values_agree(side, expected, tolerance):
-            is_any = True
-        elif not (is_rounded(side, expected) or is_rounded(expected, side)) and not _is_name(side, sides[0], expected):
-            return False
-    return is_any
-
-
-def _is_name(side: str, first: str, expected: str) -> bool:
-    """Whether a side of a chain says what has the value that the other sides give."""
-    constant, *_ = parsed(expected)[1] or (None,)
-    if constant is None or has_variables(constant):
-        return side is first and bool(NAME.fullmatch(side) or _TASK.match(side))
-    return not is_constant(side) and not is_to_solve(side)
-
-
-def _single_values_agree(candidate: str, expected: str, tolerance: float) -> bool:
-    candidate, unit = without_last_unit(candidate) if not is_term(expected) else (candidate, None)
-    expected, expected_unit = without_last_unit(expected)
-    by_parts = ratios_agree(candidate, expected)
-    if by_parts is not None:
-        return by_parts
-    if units_differ(unit, expected_unit):
-        return False
-    if candidate == expected or (
-        equal_by_algebra(candidate, expected, tolerance) and capitals_agree(candidate, expected)
-    ):
-        return unit != PERCENT or expected_unit is not None or not is_share(expected)
-    if (unit == PERCENT) == (expected_unit == PERCENT):
-        return False
-    share, whole = (candidate, expected) if unit == PERCENT else (expected, candidate)
-    return equal_by_algebra(rf"\frac{{{share}}}{{100}}", whole, tolerance)
-
-
-def _members_agree(candidate: Listing | None, expected: Listing | None, tolerance: float) -> bool | None:
-    """Whether the members of two answers agree; None if they are not both lists, or of kinds that algebra compares."""
-    if candidate is None or expected is None:
-        return None
-    if "{}" in (candidate.brackets, expected.brackets) and candidate.has_order != expected.has_order:
-        return False
-    values, expected_values = candidate.values, expected.values
-    if expected_values and values.keys() == expected_values.keys():
-        return all(_equal(values[name], value, tolerance) for name, value in expected_values.items())
-    is_in_order = bool(expected_values) and not values
-    if is_in_order and candidate.brackets not in ("", "()"):
-        return False
-    if len(candidate.members) != len(expected.members):
-        return False
-    if not expected.has_order and not is_in_order:
-        brackets = candidate.brackets if len(candidate.members) == 2 else ""
-        return "[" not in brackets and "]" not in brackets and _match(candidate, expected, tolerance)
-    same = (
-        candidate.brackets == expected.brackets
-        or len(candidate.members) > 2
-        or {candidate.brackets, expected.brackets} == {"", "()"}
-    )
-    places = tuple(expected_values.values()) if is_in_order else expected.members
-    return same and all(
-        _equal(member, expected_member, tolerance)
-        for member, expected_member in zip(candidate.members, places, strict=True)
+def _share(candidate: Any, gold: Any, tolerance: float) -> bool:
+    """28% is 28 and 0.28, but 0.5% is not 0.5 unless the gold answer has the percent sign."""
+    percent, number = (candidate, gold) if isinstance(candidate, Percent) else (gold, candidate)
+    is_share = percent is candidate and bool(number.value.is_real and 0 < number.value <= 1)
+    hundredth = Expression(percent.value.value / 100, "", percent.value.is_decimal)
+    return expressions_equal(hundredth, number, tolerance) or (
+        not is_share and expressions_equal(percent.value, number, tolerance)
     )
 
 
-def _has_repeated(answer_list: Listing, tolerance: float) -> bool:
-    """Whether two members of a list or a set are equal."""
-    members = answer_list.members
-    if len(set(members)) < len(members):
-        return True
-    return len(members) > _MAX_COMPARED or any(_equal(one, other, tolerance) for one, other in combinations(members, 2))
+def _without_units(candidate: Any, gold: Any, tolerance: float) -> bool:
+    """A unit may be left out or added; or it is letters, and so variables."""
+    quantity, number = (candidate, gold) if isinstance(candidate, Quantity) else (gold, candidate)
+    readings = [quantity.value, quantity.term] if quantity.term else [quantity.value]
+    return any(expressions_equal(reading, number, tolerance) for reading in readings)
 
 
-def _match(candidate: Listing, expected: Listing, tolerance: float) -> bool:
+def _quotient(candidate: Any, gold: Any, tolerance: float) -> bool:
+    """3:4 is 3/4."""
+    ratio, number = (candidate, gold) if isinstance(candidate, kinds.Ratio) else (gold, candidate)
+    parts = [part.value for part in ratio.parts]
+    return len(parts) == 2 and parts[1] != 0 and expressions_equal(Expression(parts[0] / parts[1]), number, tolerance)
+
+
+def _digits_of_both(candidate: Any, gold: Any, tolerance: float) -> bool:
+    """A number without a base has the gold answer's; with base ten it is the number."""
+    if isinstance(candidate, kinds.Base):
+        return candidate.base == 10 and candidate.digits == gold.text
+    return bool(candidate.text.upper() == gold.digits)
+
+
+def _ratio_of_time(candidate: Any, gold: Any, tolerance: float) -> bool:
+    """2:40 may be a ratio."""
+    time, ratio = (candidate, gold) if isinstance(candidate, kinds.Time) else (gold, candidate)
+    parts = (time.hours, time.minutes, time.seconds)[: len(ratio.parts)]
+    return ratios_equal(kinds.Ratio(tuple(Expression(sympy.Integer(part)) for part in parts)), ratio, tolerance)
+
+
+def _letter(candidate: kinds.Option, gold: Any, tolerance: float) -> bool:
+    """The letter of an option may be a variable."""
+    return len(candidate.choice) == 1 and equal(Expression(sympy.Symbol(candidate.choice)), gold, tolerance)
+
+
+CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
+    (Conditional, object, _without_domain),
+    (object, Conditional, _without_domain),
+    (kinds.Option, object, _letter),
+    (Chain, object, chain_is),
+    (object, Chain, _value_of_gold),
+    (Numbers | Listing, Numbers | Listing, _numbers_of_both),
+    (Listing, object, _only_member),
+    (object, Listing, _only_member),
+    (Percent | Expression, Percent | Expression, _share),
+    (Quantity | Expression, Quantity | Expression, _without_units),
+    (kinds.Ratio | Expression, kinds.Ratio | Expression, _quotient),
+    (kinds.Base | Expression, kinds.Base | Expression, _digits_of_both),
+    (kinds.Time | kinds.Ratio, kinds.Time | kinds.Ratio, _ratio_of_time),
+)
+"""types of a candidate and of a gold answer, and how the two are compared"""
+
+# Parts of the above.
+
+
+def _with_name_first(chain: Chain) -> Chain:
+    first, last = chain.sides[0], chain.sides[-1]
+    return Chain((last, *chain.sides[:-1])) if last.name and not first.name else chain
+
+
+def _is_constant(answer: Any) -> bool:
+    value = answer.value if isinstance(answer, Quantity | Percent) else answer
+    return isinstance(value, Expression) and bool(getattr(value.value, "is_number", False))
+
+
+def _names(side: kinds.Side, number: int, gold: Answer) -> bool:
+    """Whether a side of a chain says what has the value that the others give: a name, a + b, |x|; not 2x or x + 1."""
+    if not _is_constant(gold) or not isinstance(side.value, Expression):
+        return bool(side.name) and (number == 0 or _is_constant(gold))
+    value = side.value.value
+    base = value.args[0] if isinstance(value, Abs | sympy.sin | sympy.cos | sympy.tan) else value
+    base = base.base if isinstance(base, Pow) and base.exp.is_Integer and base.exp > 1 else base
+    return bool(side.name) or len(value.free_symbols) > 1 or bool(base.is_Symbol)
+
+
+def _is_rounded(decimal: Any, exact: Any) -> bool:
+    """Whether a decimal is a number rounded to the decimal's places."""
+    if not (isinstance(decimal, Expression) and decimal.is_decimal and isinstance(exact, Expression)):
+        return False
+    places = len(decimal.text.partition(".")[2])
+    is_number = decimal.value.is_Rational and exact.value.is_real and not exact.value.free_symbols
+    return bool(is_number and abs(exact.value - decimal.value).evalf(30) <= Rational(51, 100) / 10**places)
+
+
+def _by_name(listing: Listing) -> dict[str, Answer]:
+    """Values of coordinates, by name; empty unless all members are `name = value` and all names differ."""
+    chains = [member for member in listing.members if isinstance(member, Chain) and len(member.sides) == 2]
+    values = {chain.sides[0].name: chain.sides[1].value for chain in chains if chain.sides[0].name}
+    named = {name: value for name, value in values.items() if value is not None}
+    return named if len(named) == len(listing.members) > 1 else {}
+
+
+def _match(candidate: Listing, gold: Listing, tolerance: float) -> bool:
     """Whether each member of one list has its own equal in the other."""
-    members, expected_members = list(candidate.members), list(expected.members)
-    for member in candidate.members:
-        if member in expected_members:
-            members.remove(member)
-            expected_members.remove(member)
-    for member in members:
-        equal_member = next((other for other in expected_members if _equal(member, other, tolerance)), None)
-        if equal_member is None:
+    left = list(gold.members)
+    for member in sorted(candidate.members, key=lambda member: member not in left):
+        equals = (other for other in left if member == other or equal(member, other, tolerance))
+        place = member if member in left else next(equals, None)
+        if place is None:
             return False
-        expected_members.remove(equal_member)
-    return not expected_members
+        left.remove(place)
+    return not left
 
 
-def _letters(answer: str) -> str:
-    return _SCRIPT.sub(r"\1\2", _IDLE_BLANK.sub("", IN_TEXT.sub(r"\1", answer)))
+def _of_day(time: kinds.Time) -> tuple[int, int, int] | None:
+    """Hours from 0 to 23, minutes and seconds; None if the half of the day is unknown."""
+    if not time.half:
+        return None if 1 <= time.hours <= 12 else (time.hours, time.minutes, time.seconds)
+    return time.hours % 12 + (12 if time.half == "p" else 0), time.minutes, time.seconds
+
+
+def _with_one_constant(*values: Any) -> tuple[Any, ...]:
+    """A constant of integration is C or c."""
+    names = [{symbol.name for symbol in value.free_symbols} for value in values]
+    is_constant = names[0] ^ names[1] == {"c", "C"}
+    return tuple(value.xreplace({sympy.Symbol("C"): sympy.Symbol("c")}) for value in values) if is_constant else values
+
+
+def agree_on_real_numbers(candidate: Any, gold: Any) -> bool:
+    """Whether two expressions in the same variables are equal at random real points: sympy's variables are complex."""
+    one, other = _with_split_logarithms(*map(_with_names, (candidate, gold)))
+    names = one.free_symbols
+    if names != other.free_symbols or not 0 < len(names) <= _MAX_VARIABLES or sympy.oo in one.atoms() | other.atoms():
+        return False
+    values = [pair for pair in _values_at_points(one, other) if all(value.is_finite for value in pair)]
+    if not one.has(sympy.I):
+        real = [pair for pair in values if all(value.is_real for value in pair)]
+        values = real if all(pair[0].is_real == pair[1].is_real for pair in values) else []
+    return len(values) >= _DRAWS // 4 and all(abs(x - y) <= 1e-12 * max(abs(x), abs(y)) for x, y in values)
+
+
+def are_multiples(candidate: Any, gold: Any) -> bool:
+    """Whether two equations or inequalities in the same variables, two or more, are equal but for a constant factor.
+
+    One in a single variable would be solved: 2x = 4 is not the answer x = 2.
+    """
+    sides = [side.reversed if isinstance(side, sympy.Gt | sympy.Ge) else side for side in (candidate, gold)]
+    one, other = (_with_names(side.lhs - side.rhs) for side in sides)
+    names = one.free_symbols
+    if type(sides[0]) is not type(sides[1]) or names != other.free_symbols or not 2 <= len(names) <= _MAX_VARIABLES:
+        return False
+    values = list(_values_at_points(one, other))
+    if not all(x.is_real and y.is_real and x and y for x, y in values):
+        return False
+    factors = [x / y for x, y in values]
+    is_constant = all(abs(factor - factors[0]) <= abs(factors[0]) * 1e-12 for factor in factors)
+    return is_constant and (isinstance(sides[0], sympy.Equality) or bool(factors[0] > 0))
+
+
+def _with_names(value: Any) -> Any:
+    """An expression whose unknown functions are names: f(x) is a variable."""
+    return value.xreplace({part: sympy.Symbol(str(part)) for part in value.atoms(AppliedUndef)})
+
+
+def _values_at_points(*sides: Expr) -> Iterator[tuple[Any, ...]]:
+    """Values of expressions at random real points, 20 digits each.
+
+    Of three points, one has negative coordinates, one has coordinates of any sign.
+    """
+    names = sorted({name for side in sides for name in side.free_symbols}, key=str)
+    draw = random.Random(0)
+    for number in range(_DRAWS):
+        signs = ((-1,), (-1, 1), (1,))[number % 3]
+        point = {name: Rational(draw.choice(signs) * draw.randint(1, 999), draw.randint(100, 300)) for name in names}
+        yield tuple(_without_noise(side.subs(point).evalf(20)) for side in sides)
+
+
+def _without_noise(value: Any) -> Any:
+    """A number without an imaginary part that is only rounding."""
+    real, imaginary = value.as_real_imag() if value.is_number else (value, 1)
+    return real if value.is_number and abs(imaginary) <= 1e-15 * abs(real) else value
+
+
+def _with_split_logarithms(*sides: Expr) -> tuple[Expr, ...]:
+    """log(a b) as log(a) + log(b) where both sides have logarithms: the sum says that a and b are positive.
+
+    Not log(a (a + 1)), whose domain is the question, and not log(a^2), which is no 2 log(a).
+    """
+    if not all(side.has(log) for side in sides) or any(side.has(Abs) for side in sides):
+        return sides
+    return tuple(side.replace(lambda part: isinstance(part, log), _split) for side in sides)
+
+
+def _split(logarithm: Any) -> Any:
+    argument = logarithm.args[0]
+    if isinstance(argument, Pow) and argument.exp.is_Rational and argument.exp.p % 2:
+        return argument.exp * _split(log(argument.base, evaluate=False))
+    factors = argument.args if isinstance(argument, Mul) else ()
+    num_names = sum(len(factor.free_symbols) for factor in factors)
+    if not factors or len(argument.free_symbols) < 2 or num_names > len(argument.free_symbols):
+        return logarithm
+    return sum(_split(log(factor, evaluate=False)) for factor in factors)

@@ -40,8 +40,8 @@ CACHE_ENTRIES = 100_000
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 _START_MESSAGE = (
-    "a verifier worker cannot compare answers: {why}; see that `python -c 'import math_verify'` works in this "
-    "environment (pip install math-verify) and that sympy fits into its memory limit (256 MiB or more)"
+    "a verifier worker cannot compare answers: {why}; see that `python -c 'import sympy, pint'` works in this "
+    "environment (pip install sympy pint) and that verifier.memory_mb leaves room for sympy (256 or more)"
 )
 
 

@@ -114,10 +114,10 @@ def test_wrong_count_is_named_with_the_expected_one(tmp_path: Path) -> None:
     assert len(load(tmp_path, replace(CONFIG, count=None)).problems) == 2
 
 
-def test_numbers_are_taken_as_they_are_written(tmp_path: Path) -> None:
+def test_numbers_are_taken_as_they_are_written_but_for_whole_ones(tmp_path: Path) -> None:
     config = BenchmarkConfig(file="b.jsonl", id_field=None)
     write(tmp_path, {"problem": "x", "answer": 27.0}, {"problem": "y", "answer": 70})
-    assert [(p.id, p.answer) for p in load(tmp_path, config).problems] == [("mine/1", "27.0"), ("mine/2", "70")]
+    assert [(p.id, p.answer) for p in load(tmp_path, config).problems] == [("mine/1", "27"), ("mine/2", "70")]
 
 
 HUB = replace(
@@ -130,7 +130,7 @@ HUB = replace(
 
 def test_file_of_the_hub_is_read_by_its_own_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = tmp_path / "t.parquet"
-    pd.DataFrame({"question": ["x", "y", "z"], "answer": ["so\n#### 4", "#### 5", "6 #### 7"]}).to_parquet(copy)
+    pd.DataFrame({"question": ["x", "y", "z"], "answer": ["so\n#### 4\nso", "#### 5", "6 #### 7"]}).to_parquet(copy)
     asked: list[Any] = []
     monkeypatch.setattr(problem_sets, "hf_hub_download", lambda *args, **options: asked.append((args, options)) or copy)
     assert [(p.id, p.answer) for p in load(tmp_path, HUB).problems] == [

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from hacpo_core.data.rows import read_rows
 from hacpo_core.verify.answers import UNREADABLE
-from hacpo_core.verify.equality import answers_equal, is_readable
+from hacpo_core.verify.equality import EQUALITY, answers_equal, is_readable
 from hacpo_core.verify.pool import VerifierPool
+from hacpo_core.verify.values import Answer
 from tests.verify.rewritten import REWRITTEN, changes
 
 PAIRS = Path(__file__).parent / "pairs"
@@ -23,30 +25,64 @@ def pairs(verdict: str) -> list[tuple[str, str]]:
     return [(gold, answer) for gold, _, answer in (line.partition(" <= ") for line in lines)]
 
 
-@pytest.mark.parametrize(("gold", "answer"), pairs("right"))
-def test_right_answer_is_accepted(gold: str, answer: str) -> None:
-    assert answers_equal(answer, gold)
+def test_right_answers_are_accepted_and_wrong_ones_refused() -> None:
+    mistakes = [("right", *pair) for pair in pairs("right") if not answers_equal(pair[1], pair[0])]
+    mistakes += [("wrong", *pair) for pair in pairs("wrong") if answers_equal(pair[1], pair[0])]
+    assert mistakes == []
 
 
-@pytest.mark.parametrize(("gold", "answer"), pairs("wrong"))
-def test_wrong_answer_is_refused(gold: str, answer: str) -> None:
-    assert not answers_equal(answer, gold)
+def test_such_gold_answers_can_be_read() -> None:
+    golds = {gold: None for verdict in ("right", "wrong") for gold, _ in pairs(verdict)}
+    assert [gold for gold in golds if not is_readable(gold)] == []
 
 
-@pytest.mark.parametrize(
-    "gold", [*(gold for gold, _ in (*pairs("right"), *pairs("wrong"))), r"\begin{pmatrix}1\\2\end{pmatrix}"]
+UNREADABLE_GOLDS = (
+    *(r"\frac{1}{2", "There is no such number at all", r"\frac{1}{0}", "12 5", "1 2", "nan", "None", "N/A"),
+    *("110 The answer is: 110", r"p \lor q", r"10 \text{ minus one}", "(1, 2", r"\sqrt{"),
 )
-def test_such_gold_answers_can_be_read(gold: str) -> None:
-    assert is_readable(gold)
 
 
-@pytest.mark.parametrize("gold", [r"\frac{1}{2", "There is no such number at all", r"\frac{1}{0}", "12 5"])
-def test_gold_answer_that_cannot_be_read_leaves_other_spellings_unscored(gold: str) -> None:
-    assert not is_readable(gold)
+def test_gold_answers_that_cannot_be_read_leave_other_spellings_unscored() -> None:
+    assert [gold for gold in UNREADABLE_GOLDS if is_readable(gold)] == []
     with VerifierPool(num_workers=1, timeout_s=20, memory_mb=1024, style="plain") as pool:
-        same, other = pool.verify([gold, "0.5"], [gold, gold])
-        assert pool.unreadable([gold, "3", r"\frac{1}{2}", gold]) == [gold]
+        same, other = pool.verify([UNREADABLE_GOLDS[0], "0.5"], [UNREADABLE_GOLDS[0]] * 2)
+        assert pool.unreadable([UNREADABLE_GOLDS[0], "3", r"\frac{1}{2}"]) == [UNREADABLE_GOLDS[0]]
     assert (same.status, other.status, other.reason) == ("correct", "unscored", UNREADABLE)
+
+
+def test_a_gold_answer_beyond_reading_is_compared_by_its_tokens() -> None:
+    assert answers_equal(r"\frac{1}{ 2", r"\frac{1}{2")
+    assert answers_equal(r"p \land \lnot q \rightarrow r", r"p \wedge \neg q \to r")
+    assert not answers_equal(r"p \lor q", r"p \wedge q")
+    assert not answers_equal(r"\mathbb{R}^3", r"\mathbb R^2")
+    assert not answers_equal("", "")
+    assert answers_equal("C) x > 5", "$C$\\\\\n\\noindent")
+
+
+def test_every_type_has_one_function() -> None:
+    assert EQUALITY.keys() == set(get_args(Answer))
+
+
+def test_known_unit_behind_an_answer_is_no_part_of_it() -> None:
+    right = (
+        *(
+            ("166 cm^2", "$166$", "$cm^2$"),
+            ("166 cm^{2}", "$166$", "$cm^2$"),
+            (r"166\ \mathrm{cm^2}", "$166$", "$cm^2$"),
+        ),
+        *((r"4.2\%", "4.2", "%"), ("4.2%", "4.2", "%")),
+        (r"\angle B_1 = 60^\circ, \angle A = 90^\circ", r"$\angle A=90$, $\angle B_{1}=60$", r"^{\circ}"),
+    )
+    wrong = [(answer, gold.replace("4.2", "0.042").replace("6", "7"), unit) for answer, gold, unit in right]
+    assert [case for case in right if not answers_equal(case[0], case[1], unit=case[2])] == []
+    assert [case for case in wrong if answers_equal(case[0], case[1], unit=case[2])] == []
+
+
+def test_tolerance_is_an_absolute_error_of_numbers() -> None:
+    near = {"4.3": True, "4.1": True, "r=4.25": True, "4.31": False, "x": False}
+    assert {answer: answers_equal(answer, "4.2", tolerance=0.1) for answer in near} == near
+    assert not any(answers_equal(answer, "4.2") for answer in near)
+    assert not answers_equal("4.2x", "4.2", tolerance=10.0)
 
 
 def golds() -> list[str]:

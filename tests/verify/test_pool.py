@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 HANGS = r"\boxed{9^{9^{9^9}}}"
-"""math-verify evaluates this tower when the gold answer is an integer; it does not end."""
+"""sympy evaluates this tower; it does not end."""
 
 LONG_ENOUGH_S = 60.0
 
@@ -97,12 +97,6 @@ def test_a_pair_is_compared_once_and_then_comes_from_the_cache() -> None:
     assert [verdict.seconds for verdict in second] == [0.0, 0.0]
 
 
-def test_without_a_cache_every_call_compares_again() -> None:
-    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed", cache=False) as pool:
-        for _ in range(2):
-            assert pool.verify(boxed("1/2"), ["0.5"])[0].seconds > 0.0
-
-
 def test_the_cache_drops_what_was_used_longest_ago_and_keeps_nothing_unscored() -> None:
     cache = DecisionCache(num_entries=2)
     one, two, three = (Pair(candidate=letter, gold="1") for letter in "abc")
@@ -137,34 +131,23 @@ def test_the_start_of_a_worker_does_not_count_as_time_of_the_answer(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "text", "gold"),
-    [
-        ("nested braces", "\\boxed{" + "{" * 10_000 + "1" + "}" * 10_000 + "}", "1"),
-        ("nested braces that reach the worker", "\\boxed{" + "{" * 900 + "1" + "}" * 900 + "}", "2"),
-        ("nested fractions", "\\boxed{" + "\\frac{1}{" * 150 + "2" + "}" * 150 + "}", "3"),
-        ("nested parentheses", "\\boxed{" + "(" * 900 + "1" + ")" * 900 + "}", "2"),
-        ("a megabyte in the box", "\\boxed{" + "1+" * 500_000 + "1}", "2"),
-        ("a megabyte before the box", "1+" * 500_000 + "\\boxed{3}", "2"),
-        ("a number of 1,900 digits", "\\boxed{" + "7" * 1_900 + "}", "2"),
-        ("null bytes", "\\boxed{\x00\x001\x00}", "2"),
-        ("lone surrogates", "\\boxed{\ud800 \udfff 1}", "2"),
-        ("line ends", "\\boxed{1\n\r\u2028\x852}", "12"),
-        ("shell and format characters", "\\boxed{%s %(x)s {0} `ls` $(ls) __import__('os')}", "2"),
-        ("a gold answer of a megabyte", "\\boxed{1/2}", "9" * 1_000_000),
-        ("gold garbage", "\\boxed{1/2}", "}{\\\x00\ud800"),
-        ("an empty gold answer", "\\boxed{1/2}", ""),
-    ],
-)
-def test_hostile_text_ends_within_the_limit_and_is_not_correct(name: str, text: str, gold: str) -> None:
+def test_hostile_text_ends_within_the_limit_and_is_not_correct() -> None:
+    boxes = {
+        *("{" * 10_000 + "1" + "}" * 10_000, "{" * 900 + "1" + "}" * 900, "\\frac{1}{" * 150 + "2" + "}" * 150),
+        *("(" * 900 + "1" + ")" * 900, "1+" * 500_000 + "1", "7" * 1_900, "\x00\x001\x00", "\ud800 \udfff 1"),
+        *("1\n\r\u2028\x852", "%s %(x)s {0} `ls` $(ls) __import__('os')"),
+    }
+    pairs = [*((answer, "2") for answer in boxes), ("1/2", "9" * 1_000_000), ("1/2", "}{\\\x00\ud800"), ("1/2", "")]
     with VerifierPool(num_workers=1, timeout_s=5, memory_mb=512, style="auto") as pool:
-        verdict, sane = pool.verify([text, "\\boxed{1/2}"], [gold, "0.5"])
-    assert verdict.status in ("wrong", "unscored") and verdict.reward != 1.0
-    assert sane.status == "correct"
+        verdicts = pool.verify(
+            [*boxed(*(answer for answer, _ in pairs)), *boxed("1/2")], [*(g for _, g in pairs), "0.5"]
+        )
+    assert [verdict.status for verdict in verdicts[:-1] if verdict.status == "correct"] == []
+    assert verdicts[-1].status == "correct"
 
 
 def test_an_answer_over_the_memory_limit_is_unscored() -> None:
-    with VerifierPool(num_workers=1, timeout_s=60, memory_mb=128, style="boxed") as pool:
+    with VerifierPool(num_workers=1, timeout_s=60, memory_mb=192, style="boxed") as pool:
         big, after = pool.verify(boxed(r"2^{10^{10}}", "1/2"), ["27", "0.5"])
     assert (big.status, big.reward, big.reason) == ("unscored", None, "memory")
     assert after.status == "correct"
@@ -248,50 +231,12 @@ def test_a_signal_to_a_whole_family_of_processes_leaves_the_end_of_a_worker_to_i
         assert workers() == before
 
 
-def test_a_parent_that_ends_without_closing_the_pool_ends_its_workers() -> None:
-    program = (
-        "import psutil\n"
-        "from hacpo_core.verify.pool import VerifierPool\n"
-        "pool = VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style='boxed')\n"
-        "pool.verify([r'\\boxed{1/2}'], ['0.5'])\n"
-        "print(psutil.Process().children()[0].pid)\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=LONG_ENOUGH_S, check=True)
-    wait_until(lambda: not psutil.pid_exists(int(ended.stdout)))
-
-
-def test_a_missing_math_verify_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "math_verify.py").write_text("raise ImportError('no module of that name')")
+def test_a_missing_library_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pint.py").write_text("raise ImportError('no module of that name')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     pool = VerifierPool(num_workers=2, timeout_s=20, memory_mb=512, style="boxed")
-    with pool, pytest.raises(VerificationError, match=r"no module of that name.*pip install math-verify"):
+    with pool, pytest.raises(VerificationError, match=r"no module of that name.*pip install sympy pint"):
         pool.verify(boxed("1/2"), ["0.5"])
-
-
-def test_workers_that_die_while_they_start_are_an_error_with_their_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "math_verify.py").write_text("import os\nos.write(2, b'broken installation')\nos._exit(3)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    pool = VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed")
-    with pool, pytest.raises(VerificationError, match="broken installation"):
-        pool.verify(boxed("1/2"), ["0.5"])
-
-
-def test_what_a_library_prints_does_not_reach_the_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Finder:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.startswith('math_verify'):\n"
-        "            import os\n"
-        "            print('{\"equal\": true}', flush=True)\n"
-        "            os.write(1, b'{\"equal\": true}\\n')\n"
-        "sys.meta_path.insert(0, Finder())\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
-        assert [verdict.status for verdict in pool.verify(boxed("1/3"), ["7"])] == ["wrong"]
 
 
 def test_ctrl_c_ends_the_comparison_and_leaves_no_reply_for_the_next_call() -> None:

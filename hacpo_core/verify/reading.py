@@ -1,0 +1,405 @@
+r"""An answer's tokens as one of the types of `values`, whole or not at all.
+
+answer  = option | time | base | members condition
+members = member ([,;] | and | or | \\) member ...
+member  = side ([= < \le \neq \in ..] side)*
+side    = set ([\cup \cap \setminus] set)* | {members} | (members) | part : part | words | quantity
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import Any
+
+import sympy
+from sympy.logic.boolalg import BooleanAtom
+
+from hacpo_core.verify import values as kinds
+from hacpo_core.verify.expressions import UnreadError, expression
+from hacpo_core.verify.quantities import AMOUNTS, expression_of, quantity, sum_of_quantities
+from hacpo_core.verify.spelling import Token, end_of, split, text_of, tokens_of
+from hacpo_core.verify.values import Answer
+
+Tokens = Sequence[Token]
+_TO_NINETEEN = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_NUMBERS = {word: number for number, word in enumerate(_TO_NINETEEN)}
+_NUMBERS |= {word: 10 * number for number, word in enumerate(_TENS, start=2)}
+_IDLE = re.compile(
+    r"(?:(?:[=≈∴⇒~.:]|so|thus|hence|therefore|the|final|correct|answers?|ans|is|are|about|approximately|approx|roughly"
+    r"|exactly|around) )*"
+)
+_ROUNDED = re.compile(r" (?:\( )?(?:approximately|approx|exactly)(?: \. )?(?: \))?$")
+_OPTION = re.compile(
+    r"(?:(?i:option|choice) )?(?:\( )?(?P<letter>[A-J])(?: \)| \.| :|$)(?! (?:or|and|not|if|unless|is)\b)"
+    r"(?!.*(?:^|[^A-Za-z] )[A-J] [).:])(?!.* (?:and|or|,|;|&|/) [A-J]$)"
+)
+_TRUTH = re.compile(
+    r"(?P<word>yes|no|true|false)\b(?!.*\b(?:yes|no|true|false|if|unless|when|only|but|except|though|although|however"
+    r"|maybe|or|sometimes)\b)"
+)
+_TIME = re.compile(r"(\d{1,2}):(\d{2})(?::([0-5]\d))?(?:([ap])\.?m\.?)?")
+_BASE = re.compile(
+    r"\(?(?P<digits>-?[0-9A-Za-z]*?\d[0-9A-Za-z]*?(?:\.[0-9A-Za-z]+?)?)\)?"
+    r"(?:_\{(?P<base>\d+|[a-z-]+)\}|\(?(?:in)?base-?_?\{?(?P<behind>\w+?)\}?\)?)"
+)
+_CLAUSE = re.compile(
+    r"(?P<before>.+?)(?: [,;(])? (?:(?P<word>(?:for|where|with|if|when|provided|∀)(?= ).*)"
+    r"|(?<=[,;] )(?P<member>\w+ ∈ .*))"
+)
+_DOMAIN = re.compile(
+    r"(?:(?:for|where|with|any|(?P<all>all|every|each|∀)|some|arbitrary|in|∈|is|are|an|a|belongs to|the set of) )*"
+    r"(?:(?P<name>[A-Za-z]|[a-z]{5})(?: |$))?(?:(?:in|∈|is|are|an|a|any|belongs to|the set of) )*"
+    r"(?P<kind>real|integer|natural|rational|complex|positive integer|constant|(?:mathbb)?[RZNQC])?s?"
+    r"(?: (?:numbers?|values?)(?: of)?)?"
+    r"(?: (?P<behind>[A-Za-z]))?(?: \))?"
+)
+_DOMAINS = {"real": "R", "integer": "Z", "natural": "N", "rational": "Q", "complex": "C", "positive integer": "N"}
+_ALL_BUT = re.compile(
+    r"(?:all )?(?:real (?:numbers|values)|reals|real)(?: of)?(?: [a-z])?"
+    r"(?P<but> (?:except|but|other than|excluding)(?: for)?(?: [a-z] =)?)?(?= |$)"
+)
+_NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?")
+_NAME = re.compile(
+    r"(?:(?:angle|triangle|hat|bar|tilde|overline|widehat|\{) )*"
+    r"(?!(?:e|i|pi|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|frac|binom|sum|prod|int|lim|begin\w+|mathbb\w)(?: |$))"
+    r"[^\W\d_]+"
+    r"(?: (?!(?:pi|sin|cos|tan|ln|log|exp|sqrt|frac|mathbb\w)(?: |$))[^\W\d_]+| '| _ \{ [^{}]* \}| \})*"
+    r"(?: \^ \{ - 1 \}(?= \())?(?: \(.*\))?(?: : [A-Za-z])*"
+)
+_NO_ANSWERS = {"", "nan", "none", "null", "n/a", "na"}
+_RELATIONS = {"=", "≈", "<", ">", "≤", "≥", "≠", "∈"}
+_SYMPY = {"<": sympy.Lt, ">": sympy.Gt, "≤": sympy.Le, "≥": sympy.Ge, "≠": sympy.Ne}
+_S = sympy.S
+_SETS = dict(zip("RZNQC", (_S.Reals, _S.Integers, _S.Naturals, _S.Rationals, _S.Complexes), strict=True))
+_SETS = {f"mathbb{letter}": numbers for letter, numbers in _SETS.items()} | {"∅": _S.EmptySet}
+_TASKS = {"int", "iint", "oint", "lim", "sum", "prod"}
+_ROWS = {"beginaligned", "beginalign", "begingathered", "beginsplit", "begincases", "beginarray"}
+
+
+@lru_cache(maxsize=1024)  # many responses are compared with one gold answer
+def read(answer: str) -> Answer:
+    """The value of an answer.
+
+    Raises:
+        UnreadError: a part of it is not understood.
+    """
+    tokens: Tokens = tokens_of(answer)
+    text = text_of(tokens).lower()
+    end = _ROUNDED.search(text)
+    start = len(_IDLE.match(text + " ")[0].split())  # type: ignore[index]
+    stop = len(tokens) if end is None else text[: end.start()].count(" ") + 1
+    tokens = _all_but(tokens[start if start < stop else 0 : stop])
+    joined = "".join(token.text for token in tokens)
+    if joined.lower() in _NO_ANSWERS:
+        raise UnreadError("no answer")
+    time = _TIME.fullmatch(joined.lower())
+    if time is not None and not (time[3] and (int(time[1]) > 24 or int(time[2]) > 59)):
+        hours, minutes, seconds, half = time.groups(default="")
+        return kinds.Time(int(hours), int(minutes), int(seconds or 0), half)
+    return option(tokens) or _base(joined) or _conditional(tokens)
+
+
+def option(tokens: Tokens, *, any_case: bool = False) -> kinds.Option | None:
+    """The option, yes or no that an answer begins with and does not take back; None if there is none."""
+    text = text_of(tokens)
+    truth = _TRUTH.match(text.lower())
+    letter = _OPTION.match(text) or (any_case and _OPTION.match(text[:1].upper() + text[1:3].upper() + text[3:]))
+    if truth is not None:
+        return kinds.Option(truth["word"])
+    return kinds.Option(letter["letter"]) if letter else None
+
+
+def _base(joined: str) -> kinds.Base | None:
+    match = _BASE.fullmatch(joined)
+    if match is None:
+        return None
+    name = match["base"] or match["behind"]
+    base = int(name) if name.isdecimal() else _NUMBERS.get(name, 0)
+    if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in match["digits"] if digit not in "-."):
+        raise UnreadError("no number in a base")
+    return kinds.Base(match["digits"], base)
+
+
+def _conditional(tokens: Tokens) -> Answer:
+    """An answer, perhaps with a condition or the domain of its variable behind it."""
+    match = _CLAUSE.fullmatch(text_of(tokens))
+    if match is None:
+        return _members(tokens)
+    before, clause = tokens[: match["before"].count(" ") + 1], match["word"] or match["member"]
+    domain = _DOMAIN.fullmatch(clause)
+    if domain is not None and (domain["kind"] or domain["all"]):
+        name = domain["name"] or domain["behind"]
+        if match["word"] or any(name in token.text for token in before):
+            kind = (domain["kind"] or "").removeprefix("mathbb").replace("constant", "")
+            return kinds.Conditional(_members(before), _DOMAINS.get(kind, kind), is_domain=True)
+    return kinds.Conditional(_members(before), clause, is_domain=False) if match["word"] else _members(tokens)
+
+
+def _members(tokens: Tokens) -> Answer:
+    """A list, or its only member; x \\neq 1, 2 excludes both; 3 hours and 30 minutes is one quantity."""
+    rows = _rows(tokens)
+    has_relation = any(token.text in _RELATIONS for token in rows)
+    parts, between = split(rows, {",", ";", r"\\", "and", "or"} | ({"∧", "∨"} if has_relation else set()))
+    if len(parts) == 1:
+        return _both_signs(parts[0])
+    unequal = next((part[: at + 1] for part in parts for at, token in enumerate(part) if token.text == "≠"), [])
+    members: list[Answer] = []
+    for part in filter(None, parts):
+        has_relation = any(token.text in _RELATIONS for token in part)
+        members += _flat(_both_signs(part if has_relation else [*unequal, *part]))
+    joined = next((name for name, sign in (("or", "∨"), ("and", "∧")) if {name, sign} & set(between)), ",")
+    quantities = [member for member in members if isinstance(member, kinds.Quantity)]
+    if joined == "and" and len(quantities) == len(members) and len({member.unit for member in quantities}) > 1:
+        return sum_of_quantities(quantities)
+    return kinds.Listing("", tuple(members), joined)
+
+
+def _flat(member: Answer) -> tuple[Answer, ...]:
+    return member.members if isinstance(member, kinds.Listing) and not member.brackets else (member,)
+
+
+def _rows(tokens: Tokens) -> Tokens:
+    r"""Equations in rows, \begin{cases} x=5 \\ y=6 \end{cases}, as a list; a row that begins with = goes on."""
+    rows = list(tokens[1:] if tokens and tokens[0].text == r"\{" and r"\}" not in text_of(tokens) else tokens)
+    is_environment = bool(rows) and rows[0].text in _ROWS and rows[-1].text == f"end{rows[0].text[5:]}"
+    if not is_environment or not any(token.text in _RELATIONS for token in rows):
+        return tokens
+    is_aligned = rows[0].text not in ("begincases", "beginarray")
+    joined: list[Token] = []
+    for part in filter(None, split([token for token in rows[1:-1] if token.text != "&" or not is_aligned], {r"\\"})[0]):
+        joined += [Token("sign", ",")] * (bool(joined) and part[0].text != "=")
+        joined += part[:-1] if part[-1].text == "," else part
+    return joined
+
+
+def _both_signs(tokens: list[Token]) -> Answer:
+    r"""A member; with \pm, one for each choice of signs. \mp has the opposite sign of \pm."""
+    places = [at for at, token in enumerate(tokens) if token.text in ("±", "∓")]
+    if not places:
+        return _member(tokens)
+    if len(places) > 3:
+        raise UnreadError("too many signs")
+    is_bound = any(tokens[at].text == "∓" for at in places)
+    members: list[Answer] = []
+    for signs in product((1, -1), repeat=1 if is_bound else len(places)):
+        chosen = list(tokens)
+        for at, sign in zip(places, signs * len(places) if is_bound else signs, strict=True):
+            chosen[at] = Token("sign", "+" if (sign == 1) == (tokens[at].text == "±") else "-")
+        members += _flat(_member(chosen))
+    return kinds.Listing("", tuple(members), "," if "≠" in text_of(tokens) else "or")
+
+
+def _member(tokens: list[Token]) -> Answer:
+    """A single answer, an equation, an inequality."""
+    sides, signs = split(tokens, _RELATIONS)
+    if not signs:
+        return _side(tokens)
+    if set(signs) <= {"=", "≈"}:
+        return _equation(sides)
+    if signs != ["∈"]:
+        return _inequality(sides, signs)
+    interval = _side(sides[1])
+    numbers = numbers_of(interval)
+    if not name_of(sides[0]) or not (numbers or (isinstance(interval, kinds.Listing) and interval.has_order)):
+        raise UnreadError("no set")
+    return interval if numbers is None else kinds.Numbers(numbers.numbers, name_of(sides[0]))
+
+
+def _equation(sides: Sequence[list[Token]]) -> Answer:
+    first = sides[0]
+    if len(sides) == 2 and first and first[0].text == "(" and first[-1].text == ")":
+        names, point = split(first[1:-1], {","})[0], _side(sides[1])
+        if all(map(name_of, names)) and isinstance(point, kinds.Listing) and len(point.members) == len(names):
+            pairs = zip(names, point.members, strict=True)
+            chains = (kinds.Chain((kinds.Side(name_of(name), None), kinds.Side("", value))) for name, value in pairs)
+            return kinds.Listing("", tuple(chains))
+    read_sides = []
+    for number, side in enumerate(sides):
+        name, value = name_of(side), None
+        try:
+            value = _side(side)
+        except UnreadError:
+            if not name and (number or not side or side[0].text not in _TASKS):
+                raise
+        is_symbol = isinstance(value, kinds.Expression) and value.value.is_Symbol
+        name = str(value.value) if is_symbol else name or ("" if value else text_of(side))  # type: ignore[union-attr]
+        read_sides.append(kinds.Side(name, value))
+    return kinds.Chain(tuple(read_sides))
+
+
+def name_of(tokens: Tokens) -> str:
+    r"""The name that tokens are: x, f(x), f^{-1}(x), AB, \angle ABC, P(X \ge 3), Area, a:b; "" if they are none."""
+    text = text_of(tokens)
+    return text.replace(" ", "") if _NAME.fullmatch(text) else ""
+
+
+def _inequality(sides: Sequence[list[Token]], signs: Sequence[str]) -> Answer:
+    """The numbers that satisfy inequalities in one variable; an interval if their bounds are letters."""
+    bounds = [expression_of(side).value for side in sides]
+    relations = zip(signs, pairwise(bounds), strict=True)
+    if "=" in signs or any(sympy.oo in map(abs, pair) and sign in "≤≥" for sign, pair in relations):
+        raise UnreadError("an equation, or closed at infinity")
+    parts = tuple(_SYMPY[sign](*pair) for sign, pair in zip(signs, pairwise(bounds), strict=True) if sign in _SYMPY)
+    names = set().union(*(bound.free_symbols for bound in bounds))
+    if len(parts) < len(signs) or any(isinstance(part, BooleanAtom) for part in parts):
+        raise UnreadError("no inequality")
+    if len(names) == 1:
+        try:
+            return kinds.Numbers(_solution(parts, *names), str(*names))
+        except (NotImplementedError, TypeError, ValueError):
+            return kinds.Relation(parts)
+    if len(sides) == 3 and re.fullmatch("[k-z]|[a-z]{2,}", text_of(sides[1])) and set(signs) <= {"<", "≤"}:
+        brackets = "(["[signs[0] == "≤"] + ")]"[signs[1] == "≤"]
+        return kinds.Listing(brackets, (expression_of(sides[0]), expression_of(sides[2])))
+    return kinds.Relation(parts)
+
+
+def _solution(parts: Sequence[Any], name: Any) -> Any:
+    """The real numbers that satisfy all relations of one variable."""
+    real = sympy.Symbol(name.name, real=True)
+    solutions = []
+    for part in (part.xreplace({name: real}) for part in parts):
+        is_exclusion = isinstance(part, sympy.Ne) and real in part.args
+        solutions.append(_S.Reals - sympy.FiniteSet(*{*part.args} - {real}) if is_exclusion else part.as_set())
+    return sympy.Intersection(*solutions)
+
+
+def numbers_of(answer: Answer | None) -> kinds.Numbers | None:
+    """An answer as a set of numbers; None if it is none."""
+    if isinstance(answer, kinds.Numbers) or not isinstance(answer, kinds.Listing):
+        return answer if isinstance(answer, kinds.Numbers) else None
+    members, brackets = answer.members, answer.brackets
+    values = [member.value for member in members if isinstance(member, kinds.Expression)]
+    if not brackets:
+        return _joined_numbers(answer)
+    if len(values) < len(members) or any(not value.is_extended_real for value in values):
+        return None
+    if brackets == "{}":
+        return kinds.Numbers(sympy.FiniteSet(*values)) if len(set(values)) == len(values) else None
+    if len(values) != 2 or any(abs(v) == sympy.oo and sign in "[]" for v, sign in zip(values, brackets, strict=True)):
+        return None
+    return kinds.Numbers(sympy.Interval(*values, brackets[0] == "(", brackets[1] == ")"))
+
+
+def _joined_numbers(answer: kinds.Listing) -> kinds.Numbers | None:
+    """Several sets as one: x > 0, x \\neq 1 is both, x < 0, x > 1 is either."""
+    parts = [numbers_of(member) for member in answer.members]
+    sets = [part.numbers for part in parts if part is not None]
+    names = {part.name for part in parts if part is not None and part.name}
+    if not sets or None in parts or len(names) > 1:
+        return None
+    common = sympy.Intersection(*sets)
+    is_union = answer.joined == "or" or (answer.joined == "," and common is sympy.S.EmptySet)
+    return kinds.Numbers(sympy.Union(*sets) if is_union else common, next(iter(names), ""))
+
+
+def _side(tokens: list[Token]) -> Answer:
+    """A set, a point, a ratio, words or a quantity."""
+    tokens = _with_digits(tokens)
+    text = text_of(tokens)
+    has_operation = not {"∪", "∩", "∖"}.isdisjoint(text.split(" ")) or r"- \{" in text
+    answer = _set_operation(tokens) if has_operation else _bracketed(tokens)
+    if answer is None and ":" in text:
+        parts, between = split(tokens, {":"})
+        answer = kinds.Ratio(tuple(map(expression_of, parts))) if between else None
+    return answer or _words(tokens) or quantity(tokens)
+
+
+def _all_but(tokens: Tokens) -> Tokens:
+    """Signs for "all real numbers except 2" and "no solution"."""
+    text = text_of(tokens).lower()
+    match = _ALL_BUT.match(text)
+    if _NO_SOLUTION.fullmatch(text):
+        return [Token("sign", "∅")]
+    if match is None or not (match["but"] or match.end() == len(text)):
+        return tokens
+    rest = [Token("sign", "∖"), Token("sign", r"\{"), *tokens[len(match[0].split()) :], Token("sign", r"\}")]
+    return [Token("command", "mathbbR"), *(rest if match["but"] else ())]
+
+
+def _with_digits(tokens: list[Token]) -> list[Token]:
+    """Digits for a number in words before at most one noun, and colons for 3 to 4."""
+    if "to" in [token.word for token in tokens] and all(token.kind == "number" for token in tokens[::2]):
+        return [Token("sign", ":") if token.word == "to" else token for token in tokens]
+    words = [token.word or token.text for token in tokens]
+    sign = [Token("sign", "-")] if words[:1] in (["minus"], ["negative"]) else []
+    words, rest = words[len(sign) :], tokens[len(sign) + 1 :]
+    if words[:1] == ["a"] and words[1:2] and words[1] in AMOUNTS:
+        words[0] = "one"
+    if not words or words[0] not in _NUMBERS:
+        return tokens
+    value = _NUMBERS[words[0]]
+    behind = words[1:][words[1:2] == ["-"] :]
+    if words[0] in _TENS and behind and 0 < _NUMBERS.get(behind[0], 0) < 10:
+        value, rest = value + _NUMBERS[behind[0]], rest[len(words) - len(behind) :]
+    if sum(bool(token.word) and token.word not in AMOUNTS for token in rest) > 1 and rest[0].kind == "letters":
+        raise UnreadError("words behind a number in words")
+    return [*sign, Token("number", str(value)), *rest]
+
+
+def _set_operation(tokens: list[Token]) -> Answer | None:
+    for signs, operation in (({"∪"}, sympy.Union), ({"∩"}, sympy.Intersection), ({"∖", "-"}, sympy.Complement)):
+        parts, between = split(tokens, signs)
+        if between:
+            return kinds.Numbers(operation(*map(_set, parts))) if len(parts) == 2 or "∖-".find(between[0]) < 0 else None
+    return None
+
+
+def _set(tokens: list[Token]) -> Any:
+    numbers = numbers_of(_members(tokens))
+    if numbers is None:
+        raise UnreadError("no set of numbers")
+    return numbers.numbers
+
+
+def _bracketed(tokens: list[Token]) -> Answer | None:
+    """A set, a point, an interval, a matrix [1, 2; 3, 4]; None if the tokens are something else."""
+    if len(tokens) == 1 and tokens[0].text in _SETS:
+        return kinds.Numbers(_SETS[tokens[0].text])
+    if not tokens or tokens[0].text not in ("(", "[", r"\{") or end_of(tokens, 0) != len(tokens) - 1:
+        return None
+    inner = tokens[1:-1]
+    if tokens[0].text == r"\{":
+        return _builder(inner) or kinds.Listing("{}", _flat(_members(inner)) if inner else ())
+    rows = split(inner, {";"})[0]
+    cells = [split(row, {","})[0] for row in rows]
+    if len(rows) > 1 and len(cells[0]) > 1 and len({len(row) for row in cells}) == 1:
+        return kinds.Expression(sympy.ImmutableMatrix([[expression(cell) for cell in row] for row in cells]))
+    parts = rows if len(rows) > 1 else cells[0]
+    return kinds.Listing(tokens[0].text + tokens[-1].text, tuple(map(_member, parts))) if len(parts) > 1 else None
+
+
+def _builder(inner: list[Token]) -> Answer | None:
+    r"""The numbers of \{x \in \mathbb{R} \mid x > 2\}; None if it is no such set."""
+    parts, between = split(inner, {"|", ":"})
+    if len(between) != 1 or not any(token.text in _RELATIONS for token in parts[1]):
+        return None
+    head, signs = split(parts[0], {"∈"})
+    numbers = numbers_of(_members(parts[1]))
+    if not name_of(head[0]) or numbers is None or numbers.name not in ("", name_of(head[0])):
+        raise UnreadError("no set of numbers")
+    return kinds.Numbers(sympy.Intersection(_set(head[1]) if signs else sympy.S.Reals, numbers.numbers))
+
+
+def _words(tokens: Tokens) -> kinds.Words | None:
+    """A few words, or an ellipsis; None if the tokens are something else."""
+    words = [token for token in tokens if token.word]
+    is_text = (
+        bool(words)
+        and words[0] is tokens[0]
+        and all(token.word or token.text in ("-", "'", ".") or token.kind == "number" for token in tokens)
+    )
+    is_long = any(len(token.text) > 2 or token.kind == "text" for token in words)
+    if not (is_text and 1 <= len(words) <= 3 and is_long) and text_of(tokens) != "ldots":
+        return None
+    if len(words) == 1 and len(tokens) > 1 and tokens[-1].text == "'":
+        return None
+    start = len(words) > 1 and words[0].word in ("a", "an", "the")
+    return kinds.Words("".join(token.text for token in tokens[start:]).lower())

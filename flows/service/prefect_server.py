@@ -353,7 +353,6 @@ def client_environment(home: Path, *, url: str, auth: str) -> dict[str, str]:
         "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
         "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # Prefect's own are 408, 429, 502 and 503
         "PREFECT_LOGGING_LEVEL": os.environ.get("PREFECT_LOGGING_LEVEL", "WARNING"),
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
         "DO_NOT_TRACK": "1",
     }

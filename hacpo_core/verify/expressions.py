@@ -184,30 +184,28 @@ class _Reader:
 
     def _atom(self) -> Any:
         token = self._next()
-        text = token.text
-        if token.kind == "number":
-            return number(text)
-        if token.kind in ("letters", "text"):
-            return self._letter(token)
-        if text in _CLOSES:
-            was_in_bars, self._is_in_bars = self._is_in_bars, False
-            value = self.sum()
-            self._is_in_bars = was_in_bars
-            self.expect(_CLOSES[text])
-            return _ROUND[text](value) if text in _ROUND else value
-        if text == "|" and not self._is_in_bars:
-            self._is_in_bars = True
-            value = self.sum()
-            self.expect("|")
-            self._is_in_bars = False
-            return value.det() if isinstance(value, sympy.MatrixBase) else sympy.Abs(value)
-        if text in _CONSTANTS:
-            return _CONSTANTS[text]
-        return self._command(text)
+        key = token.kind if token.kind in ("number", "letters", "text") else token.text
+        read = _READERS.get("begin" if key.startswith("begin") else key)
+        if read is None:
+            raise UnreadError(f"{key!r} is no part of an expression")
+        return read(self, token.text)
 
-    def _letter(self, token: Token) -> Any:
+    def _bracket(self, opening: str) -> Any:
+        was_in_bars, self._is_in_bars = self._is_in_bars, False
+        value = self.sum()
+        self._is_in_bars = was_in_bars
+        self.expect(_CLOSES[opening])
+        return _ROUND[opening](value) if opening in _ROUND else value
+
+    def _bars(self, _: str) -> Any:
+        self._is_in_bars = True
+        value = self.sum()
+        self.expect("|")
+        self._is_in_bars = False
+        return value.det() if isinstance(value, sympy.MatrixBase) else sympy.Abs(value)
+
+    def _letter(self, name: str) -> Any:
         """A letter, or a function of a bracket."""
-        name = token.text
         if len(name) > 1:
             raise UnreadError(f"text {name!r}")
         is_of_one = name.isupper() and self._peek(2).text == ")" and self._peek(1).text != ")"  # I(0)
@@ -229,29 +227,29 @@ class _Reader:
     def _subscript(self) -> str:
         return "_" + "".join(token.text for token in self._group()) if self._takes("_") else ""
 
-    def _command(self, name: str) -> Any:
-        if name in FUNCTIONS:
-            return self._function(name)
-        if name in _GREEK:
-            return Symbol(name + self._subscript())
-        if name in ACCENTS:
-            return Symbol(f"{name} {''.join(token.text for token in self._group())}{self._subscript()}")
-        if name.startswith("begin"):
-            return self._matrix(name[5:])
-        if name in ("sum", "prod"):
-            return self._series(sympy.Sum if name == "sum" else sympy.Product)
-        if name == "sqrt":
-            index = self._arguments()[0] if self._peek().text == "[" else Integer(2)
-            inside = self._inner(self._group())
-            is_odd = index.is_Integer and index.p % 2 and inside.is_real and inside.is_negative
-            return -sympy.root(-inside, index) if is_odd else sympy.root(inside, index)
-        if name == "frac":
-            above, below = self._group(), self._group()
-            derivative = _derivative(above, below)
-            return derivative if derivative is not None else self._inner(above) / self._inner(below)
-        if name == "binom":
-            return sympy.binomial(self._inner(self._group()), self._inner(self._group()))
-        raise UnreadError(f"command {name!r}")
+    def _greek(self, name: str) -> Any:
+        return Symbol(name + self._subscript())
+
+    def _accent(self, name: str) -> Any:
+        return Symbol(f"{name} {''.join(token.text for token in self._group())}{self._subscript()}")
+
+    def _root(self, _: str) -> Any:
+        index = self._arguments()[0] if self._peek().text == "[" else Integer(2)
+        inside = self._inner(self._group())
+        is_odd = index.is_Integer and index.p % 2 and inside.is_real and inside.is_negative
+        return -sympy.root(-inside, index) if is_odd else sympy.root(inside, index)
+
+    def _fraction(self, _: str) -> Any:
+        r"""A quotient; dy/dx is a name of its own."""
+        above, below = self._group(), self._group()
+        names = ["".join(token.text for token in side) for side in (above, below)]
+        for sign in ("d", "partial"):
+            if all(name.startswith(sign) for name in names) and len(names[1]) > len(sign):
+                return Symbol("/".join(names))
+        return self._inner(above) / self._inner(below)
+
+    def _binomial(self, _: str) -> Any:
+        return sympy.binomial(self._inner(self._group()), self._inner(self._group()))
 
     def _function(self, name: str) -> Any:
         r"""A function of a bracket, or of the factors up to the next function: \sin 2x \cos x."""
@@ -277,7 +275,7 @@ class _Reader:
                 value = value / self._factor()
         return value
 
-    def _series(self, kind: Any) -> Any:
+    def _series(self, name: str) -> Any:
         self.expect("_")
         start = self._group()
         self.expect("^")
@@ -285,9 +283,11 @@ class _Reader:
         if len(start) < 3 or start[0].kind != "letters" or start[1].text != "=":
             raise UnreadError("no index")
         index, self._bound = Symbol(start[0].text), self._bound | {start[0].text}
-        return kind(self._term(), (index, self._inner(start[2:]), stop)).doit()
+        series = sympy.Sum if name == "sum" else sympy.Product
+        return series(self._term(), (index, self._inner(start[2:]), stop)).doit()
 
-    def _matrix(self, environment: str) -> Any:
+    def _matrix(self, begin: str) -> Any:
+        environment = begin.removeprefix("begin")
         end = next(
             (at for at in range(self._at, len(self._tokens)) if self._tokens[at].text == f"end{environment}"), -1
         )
@@ -304,10 +304,19 @@ class _Reader:
         return matrix.det() if environment == "vmatrix" else matrix
 
 
-def _derivative(above: Sequence[Token], below: Sequence[Token]) -> Any:
-    r"""dy/dx as a name of its own; None for any other fraction."""
-    sides = ["".join(token.text for token in side) for side in (above, below)]
-    for sign in ("d", "partial"):
-        if all(side.startswith(sign) for side in sides) and len(sides[1]) > len(sign):
-            return Symbol("/".join(sides))
-    return None
+_READERS: dict[str, Callable[[_Reader, str], Any]] = {
+    **dict.fromkeys(("letters", "text"), _Reader._letter),
+    **dict.fromkeys(_CONSTANTS, lambda _, name: _CONSTANTS[name]),
+    **dict.fromkeys(_CLOSES, _Reader._bracket),
+    **dict.fromkeys(_GREEK, _Reader._greek),
+    **dict.fromkeys(ACCENTS, _Reader._accent),
+    **dict.fromkeys(FUNCTIONS, _Reader._function),
+    **dict.fromkeys(("sum", "prod"), _Reader._series),
+    "number": lambda _, text: number(text),
+    "|": _Reader._bars,
+    "begin": _Reader._matrix,
+    "sqrt": _Reader._root,
+    "frac": _Reader._fraction,
+    "binom": _Reader._binomial,
+}
+"""what reads a token, by its kind or text"""

@@ -130,20 +130,19 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
     token, before = tokens[at], tokens[at - 1]
     text, is_behind_number = token.text, before.kind == "number"
     if token.kind == "sign":
-        return text in ("%", "¢", "°", *_CURRENCIES) or (
-            text in ("'", '"') and (is_behind_number or before.text == "°")
-        )
+        is_prime = text in ("'", '"') and (is_behind_number or before.text == "°")
+        return is_prime or text in ("%", "¢", "°", *_CURRENCIES)
     if before.kind == "sign" and before.text not in (*CLOSES, "!", "°", "∞", "'"):
         return False
-    if text == "frac":
-        return at + 2 < len(tokens) and tokens[at + 2].kind == "text" and known_unit(tokens[at + 2].text) is not None
     if token.kind != "letters" or not text.isascii():
-        return token.kind in ("letters", "text")
-    if len(text) == 1:
-        return token.is_spaced and is_behind_number and text in "msghlLNJWVAKCF"
-    return (token.is_spaced and (len(text) > 2 or text in _POWERS)) or (
-        (token.is_spaced or is_behind_number) and known_unit(text) is not None
-    )
+        inside = tokens[at + 2 : at + 3] if text == "frac" else []
+        is_fraction = any(part.kind == "text" and known_unit(part.text) is not None for part in inside)
+        return token.kind in ("letters", "text") or is_fraction
+    is_short = len(text) == 1
+    is_letter = is_short and token.is_spaced and is_behind_number and text in "msghlLNJWVAKCF"
+    is_word = token.is_spaced and (len(text) > 2 or text in _POWERS)
+    is_known = not is_short and (token.is_spaced or is_behind_number) and known_unit(text) is not None
+    return is_letter or is_word or is_known
 
 
 def _single(value_tokens: list[Token], unit: list[Token]) -> Answer:

@@ -273,19 +273,23 @@ def _solution(parts: Sequence[Any], name: Any) -> Any:
 
 def numbers_of(answer: Answer | None) -> kinds.Numbers | None:
     """An answer as a set of numbers; None if it is none."""
-    if isinstance(answer, kinds.Numbers) or not isinstance(answer, kinds.Listing):
+    if not isinstance(answer, kinds.Listing):
         return answer if isinstance(answer, kinds.Numbers) else None
-    members, brackets = answer.members, answer.brackets
-    values = [member.value for member in members if isinstance(member, kinds.Expression)]
-    if not brackets:
+    if not answer.brackets:
         return _joined_numbers(answer)
-    if len(values) < len(members) or any(not value.is_extended_real for value in values):
+    values = [member.value for member in answer.members if isinstance(member, kinds.Expression)]
+    if len(values) < len(answer.members) or any(not value.is_extended_real for value in values):
         return None
+    return _set_of(values, answer.brackets)
+
+
+def _set_of(values: Sequence[Any], brackets: str) -> kinds.Numbers | None:
+    """A finite set or an interval; None for repeated members, a point, or an interval closed at infinity."""
     if brackets == "{}":
         return kinds.Numbers(sympy.FiniteSet(*values)) if len(set(values)) == len(values) else None
-    if len(values) != 2 or any(abs(v) == sympy.oo and sign in "[]" for v, sign in zip(values, brackets, strict=True)):
-        return None
-    return kinds.Numbers(sympy.Interval(*values, brackets[0] == "(", brackets[1] == ")"))
+    is_closed = any(abs(value) == sympy.oo and sign in "[]" for value, sign in zip(values, brackets, strict=False))
+    is_interval = len(values) == 2 and not is_closed
+    return kinds.Numbers(sympy.Interval(*values, brackets[0] == "(", brackets[1] == ")")) if is_interval else None
 
 
 def _joined_numbers(answer: kinds.Listing) -> kinds.Numbers | None:
@@ -304,6 +308,8 @@ def _side(tokens: list[Token]) -> Answer:
     """A set, a point, a ratio, words or a quantity."""
     tokens = _with_digits(tokens)
     text = text_of(tokens)
+    if text in _SETS:
+        return kinds.Numbers(_SETS[text])
     has_operation = not {"∪", "∩", "∖"}.isdisjoint(text.split(" ")) or r"- \{" in text
     answer = _set_operation(tokens) if has_operation else _bracketed(tokens)
     if answer is None and ":" in text:
@@ -361,9 +367,7 @@ def _set(tokens: list[Token]) -> Any:
 
 def _bracketed(tokens: list[Token]) -> Answer | None:
     """A set, a point, an interval, a matrix [1, 2; 3, 4]; None if the tokens are something else."""
-    if len(tokens) == 1 and tokens[0].text in _SETS:
-        return kinds.Numbers(_SETS[tokens[0].text])
-    if not tokens or tokens[0].text not in ("(", "[", r"\{") or end_of(tokens, 0) != len(tokens) - 1:
+    if text_of(tokens[:1]) not in ("(", "[", r"\{") or end_of(tokens, 0) != len(tokens) - 1:
         return None
     inner = tokens[1:-1]
     if tokens[0].text == r"\{":

@@ -158,16 +158,13 @@ def _ascii(sign: str) -> str:
     if kind == "<fraction>":
         top, _, bottom = "".join(chr(int(code, 16)) for code in code_points.split()).partition("\N{FRACTION SLASH}")
         return rf"\frac{{{top}}}{{{bottom}}}"
-    if unicodedata.category(sign) == "Cf":
-        return ""
-    if sign.isdecimal():
-        return str(unicodedata.decimal(sign))
+    if unicodedata.category(sign) == "Cf" or sign.isdecimal():
+        return str(unicodedata.decimal(sign, ""))
     sign = unicodedata.normalize("NFKC", sign)
     name = unicodedata.name(sign, "") if len(sign) == 1 else ""
-    if name.startswith("GREEK") and " LETTER " in name and not name.endswith("TONOS"):
-        letter = name.rpartition(" ")[2].lower().replace("lamda", "lambda")
-        return rf"\{letter.title() if 'CAPITAL' in name else letter} "
-    return sign
+    letter = name.rpartition(" ")[2].lower().replace("lamda", "lambda")
+    is_greek = name.startswith("GREEK") and " LETTER " in name and letter != "tonos"
+    return (rf"\{letter.title() if 'CAPITAL' in name else letter} ") if is_greek else sign
 
 
 def _without_commas(number: re.Match[str], spelling: str) -> str:
@@ -313,9 +310,7 @@ def _item(tokens: list[Token], at: int) -> tuple[list[Token], int]:
 
 
 def _argument(tokens: list[Token], at: int, *, is_script: bool) -> tuple[list[Token], int]:
-    if at == len(tokens):
-        return [], at
-    token = tokens[at]
+    token = tokens[at] if at < len(tokens) else Token("sign", "}")
     if token.text in ("{", "("):
         end = end_of(tokens, at)
         inner = [*_braced(tokens[at + 1 : end]), *[Token("sign", "\\")] * (end == len(tokens))]  # it does not close
@@ -323,8 +318,7 @@ def _argument(tokens: list[Token], at: int, *, is_script: bool) -> tuple[list[To
     if token.text in ("-", "+"):
         argument, after = _argument(tokens, at + 1, is_script=True)
         return [token, *argument], after
-    is_cut = len(token.text) > 1 and (token.kind == "letters" or (token.kind == "number" and not is_script))
-    if is_cut:
+    if len(token.text) > 1 and (token.kind == "letters" or (token.kind == "number" and not is_script)):
         tokens[at] = Token(token.kind, token.text[1:])
         return [Token(token.kind, token.text[0])], at
-    return _item(tokens, at)
+    return _item(tokens, at) if at < len(tokens) else ([], at)

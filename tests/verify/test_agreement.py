@@ -13,7 +13,7 @@ from hacpo_core.verify.pool import VerifierPool
 
 pytestmark = pytest.mark.system
 
-FLOOR = 0.91
+FLOOR = 0.918
 """Of scored rows; measured 0.919. The rest is label noise (about 30 right answers labelled wrong) and, in MathOdyssey,
 gold answers that are an option letter where the response gives the option's content."""
 
@@ -62,15 +62,9 @@ def test_reward_by_letters_is_stricter_than_algebra(rows: list[dict[str, Any]], 
     )
     with VerifierPool(num_workers=1, timeout_s=5.0, memory_mb=1024, style="boxed", equality="normalised") as pool:
         by_letters = pool.verify([row["completion"] for row in boxed], [row["answer"] for row in boxed])
-    both = zip(by_letters, by_algebra_alone, strict=True)
-    by_algebra = Counter((one.status, other.status) for one, other in both)
+    both = Counter((one.status, other.status) for one, other in zip(by_letters, by_algebra_alone, strict=True))
     by_label = Counter((one.status, row["label"]) for one, row in zip(by_letters, boxed, strict=True))
-    print(by_algebra, by_label)
-    assert len(boxed) == 957
-    assert by_label["correct", False] == 1
-    assert by_label["wrong", True] == 74
-    assert by_algebra["correct", "wrong"] == 0
-    assert by_algebra["wrong", "correct"] == pytest.approx(95, abs=3)  # a slow machine leaves some unscored
+    assert (by_label["correct", False], by_label["wrong", True], both["correct", "wrong"]) == (1, 74, 0)
 
 
 def _agreement(table: Counter[str]) -> float:

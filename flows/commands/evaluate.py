@@ -8,18 +8,12 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import AsJson, ExperimentId, RunsDir
-from hacpo_core.errors import ConfigError, HacpoError
+from hacpo_core.errors import HacpoError
 
 
 def evaluate(
     experiment: ExperimentId,
     benchmarks: Annotated[str | None, typer.Option(help="comma-separated; default: the experiment's own")] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            help="benchmarks of a file in experiments/suites, or of a YAML file",
-        ),
-    ] = None,
     step: Annotated[
         int | None, typer.Option(help="training step to evaluate after; 0: before training; default: the last")
     ] = None,
@@ -27,15 +21,13 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate an experiment's agents on benchmarks; one that fails stops no other, an interrupted call is resumed."""
-    if benchmarks is not None and suite is not None:
-        raise ConfigError("--suite: names benchmarks, as --benchmarks does; give one of the two")
     from flows.planning.plans import find_plan
     from flows.runs import evaluate as evaluation
     from flows.runs.display import TerminalWatcher, format_table
     from hacpo_core.phases.runner import DirectRunner
 
     trained_plan = find_plan(runs_dir, experiment)
-    names = evaluation.suite(suite) if suite is not None else benchmarks.split(",") if benchmarks else []
+    names = benchmarks.split(",") if benchmarks else []
     usable_names, errors = evaluation.usable_benchmarks(trained_plan, names)
     if names and not usable_names:
         evaluation.raise_failed(errors)

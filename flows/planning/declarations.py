@@ -22,7 +22,6 @@ DECLARATION_FOLDERS = {
     "conformance": "conformance",
     "train_set": "train_sets",
     "benchmark": "benchmarks",
-    "suite": "suites",
     "grid": "grids",
 }
 

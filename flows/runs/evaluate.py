@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import List  # noqa: UP035  OmegaConf reads the annotation
 
 import pandas as pd
 
-from flows.planning.compose import benchmark, merged
-from flows.planning.declarations import file_stem, read_declaration
+from flows.planning.compose import benchmark
+from flows.planning.declarations import file_stem
 from flows.planning.plans import Plan, load_benchmarks
 from flows.records.mlflow_address import mark_unsent
 from flows.records.progress import read_progress
@@ -81,29 +80,6 @@ def checked_step(plan: Plan, step: int | None) -> int:
     if not 0 <= (last if step is None else step) <= last:
         raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
     return last if step is None else step
-
-
-@dataclass(frozen=True)
-class SuiteConfig:
-    """A file of `experiments/suites`: benchmarks that are evaluated together."""
-
-    benchmarks: List[str]  # noqa: UP006
-
-
-def suite(name: str) -> list[str]:
-    """Benchmarks of a suite.
-
-    Args:
-        name: in `experiments/suites`, or path of a YAML file.
-
-    Raises:
-        ConfigError: there is no such suite, or it lists no benchmark.
-    """
-    tree = read_declaration("suite", name)
-    suite_config: SuiteConfig = merged(SuiteConfig, [(f"suite {name}", tree)], remedy="fix its file")
-    if not suite_config.benchmarks:
-        raise ConfigError(f"suite {name}: lists no benchmark; fix its file")
-    return suite_config.benchmarks
 
 
 def usable_benchmarks(plan: Plan, names: Sequence[str]) -> tuple[list[str], dict[str, HacpoError]]:

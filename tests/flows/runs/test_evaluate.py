@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from dashboards.report.published import BENCHMARKS
 from flows.planning.plans import Plan
-from flows.runs.evaluate import check_questions, run_evaluation, suite, with_benchmarks
+from flows.runs.evaluate import check_questions, run_evaluation, with_benchmarks
 from flows.runs.experiment import evaluate_agents, run_experiment
 from hacpo_core.errors import ConfigError, DataError, VerificationError
 from hacpo_core.evaluation.table import read_evaluations
@@ -69,11 +68,10 @@ def test_changed_question_under_one_name_is_found_before_a_flow_run_is_made(
 
 
 @pytest.mark.system
-def test_suite_evaluates_what_it_can_and_says_what_failed(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
+def test_command_evaluates_what_it_can_and_says_what_failed(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
     run_experiment(planned, DirectRunner())
-    (tmp_path / "mine.yaml").write_text("benchmarks: [nowhere, test, arithmetic_dev]", encoding="utf-8")
-    words = ("--suite", str(tmp_path / "mine.yaml"), "--runs-dir", str(planned.root.parents[1]))
+    words = ("--benchmarks", "nowhere,test,arithmetic_dev", "--runs-dir", str(planned.root.parents[1]))
     done = hacpo("evaluate", planned.id, *words, "--step", "0")
     assert done.returncode == 2, done.stderr[-2000:]
     assert "hacpo: nowhere: benchmark: got 'nowhere', expected one of" in done.stderr
@@ -82,7 +80,7 @@ def test_suite_evaluates_what_it_can_and_says_what_failed(small_plan: Callable[.
     assert set(evaluated[evaluated.step == 0].benchmark) == {"test", "arithmetic_dev"}
 
 
-def test_benchmark_of_a_suite_that_fails_while_it_runs_stops_no_other(
+def test_benchmark_that_fails_while_it_runs_stops_no_other(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
@@ -101,7 +99,7 @@ def test_benchmark_of_a_suite_that_fails_while_it_runs_stops_no_other(
     assert set(found[found.step == 0].benchmark) == {"test"}
 
 
-def test_benchmark_of_a_suite_with_prompts_that_are_too_long_stops_no_other(
+def test_benchmark_with_prompts_that_are_too_long_stops_no_other(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
     planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
@@ -114,10 +112,3 @@ def test_benchmark_of_a_suite_with_prompts_that_are_too_long_stops_no_other(
         run_evaluation(chosen, 0, DirectRunner())
     found = read_evaluations(planned.root)
     assert set(found[found.step == 0].benchmark) == {"test", "arithmetic_dev"}
-
-
-def test_suite_of_the_paper_holds_its_benchmarks(tmp_path: Path) -> None:
-    assert suite("paper") == list(BENCHMARKS)
-    (tmp_path / "empty.yaml").write_text("benchmarks: []", encoding="utf-8")
-    with pytest.raises(ConfigError, match="lists no benchmark"):
-        suite(str(tmp_path / "empty.yaml"))

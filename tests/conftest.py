@@ -22,8 +22,6 @@ import torch
 from filelock import FileLock
 
 from flows.cli import main
-from flows.commands.run_grid import record_grid
-from flows.grids.planner import GridPlan, plan_grid
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.mlflow_store import prepare_store
@@ -68,13 +66,6 @@ evaluate:
     test: {file: p.jsonl, template: "{problem}", limit: 8}
 checkpoint: {every: 2}
 runtime: {runner: direct}
-"""
-FINISHED = """
-title: finished
-seeds: [0]
-entries:
-  - {pairs: [PAIR], methods: [gspo, hacpo], settings: {train: {num_steps: 2}, checkpoint: {every: 1, keep: 3}}}
-report: {table: plain}
 """
 
 
@@ -209,28 +200,6 @@ def empty_tracking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database without a run: to migrate a fresh one takes seconds, each time."""
     folder = made_once(tmp_path_factory, "tracking", lambda folder: prepare_store(f"sqlite:///{folder / 'mlflow.db'}"))
     return folder / "mlflow.db"
-
-
-@pytest.fixture(scope="session")
-def finished_grid(small_models: Path, empty_tracking: Path, tmp_path_factory: pytest.TempPathFactory) -> GridPlan:
-    """A grid whose runs have ended and are in MLflow: hacpo with both agents, gspo with each alone, two steps each.
-
-    All test processes share its runs folder, where its file lies too: a test that changes something copies it first.
-    """
-
-    def plan_it(folder: Path) -> GridPlan:
-        return plan_grid(str(folder / "finished.yaml"), runs_dir=folder)
-
-    def make(folder: Path) -> None:
-        (folder / "models").symlink_to(small_models / "models")
-        copy_database(empty_tracking, folder / "mlflow.db")
-        (folder / "finished.yaml").write_text(FINISHED.replace("PAIR", str(small_models / "small.yaml")), "utf-8")
-        grid = plan_it(folder)
-        record_grid(grid, folder)
-        for planned in grid.plans.values():
-            finish(planned)
-
-    return plan_it(made_once(tmp_path_factory, "finished", make))
 
 
 @pytest.fixture(scope="session")

@@ -190,3 +190,14 @@ def slow_character(characters: str = _ASCII) -> PreTrainedTokenizer:
         extra_special_tokens=["<turn>"],
         chat_template=_CHARACTER_TEMPLATE,
     )
+
+
+MAKERS = {
+    "character": character,
+    "byte_level": byte_level,
+    "word_piece": word_piece,
+    "metaspace": metaspace,
+    "slow": slow_character,
+}
+TOKENIZERS = {name: make() for name, make in MAKERS.items()}
+"""that no test may change"""

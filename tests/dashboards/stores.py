@@ -124,7 +124,6 @@ def write_run(
     config: Mapping[str, Any] | None = None,
     failure: Failure | None = None,
     with_steps: bool = False,
-    steps_from: Path | None = None,
     findings: Sequence[Finding] = (),
 ) -> str:
     """One experiment; its id is made of its pair, method and seed."""
@@ -140,9 +139,7 @@ def write_run(
         write_file(root / RESULT_FILE, {"id": experiment, "table": []})
     if failure is not None:
         write_file(root / FAILURE_FILE, asdict(failure))
-    if steps_from is not None:
-        (root / "steps").symlink_to(steps_from / "steps")
-    elif with_steps:
+    if with_steps:
         write_steps(root, agents, range(1, step + 1))
     return experiment
 
@@ -270,37 +267,6 @@ def write_answers(root: Path, step: int, problems: Mapping[str, Mapping[str, Seq
         )  # fmt: skip
         commit(f"update.{k}", f"update.{k}.parquet", frame)
     write_file(folder / "manifest.json", {"step": step, "phases": phases})
-
-
-def write_thousand(runs_dir: Path, *, num_runs: int = 1000, num_steps: int = 500, num_stores: int = 4) -> list[str]:
-    """Runs of 10 pairs, 10 methods and 10 seeds; `num_stores` have steps of their own, the others share these files.
-
-    Args:
-        runs_dir: folder to fill.
-        num_runs: experiments.
-        num_steps: of each.
-        num_stores: 0: none has files of its steps.
-    """
-    names: list[str] = []
-    for number in range(num_runs):
-        pair, rest = divmod(number, 100)
-        method, seed = divmod(rest, 10)
-        is_first = number < num_stores
-        source = None if is_first or not num_stores else runs_dir / "experiments" / names[number % num_stores]
-        names.append(
-            write_run(
-                runs_dir,
-                pair=f"pair{pair}",
-                method=f"method{method}",
-                seed=seed,
-                step=num_steps,
-                num_steps=num_steps,
-                state="missing" if number % 17 == 5 else "done",
-                with_steps=is_first,
-                steps_from=source,
-            )
-        )
-    return names
 
 
 def touch_later(path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.records.failures import Failure
-from flows.records.gridfile import GridCell, GridRecord, save_grid
 from hacpo_core.config import as_dict
 from tests.dashboards.browsing import DESK, PHONE, chromium, listening, reason_to_skip, screenshots
 from tests.dashboards.conftest import RememberingSchedule
@@ -23,7 +22,6 @@ pytestmark = [
     pytest.mark.system,
 ]
 AGENTS = ("qwen-tiny", "llama-tiny")
-FOCUSED = "(({ tagName, className, name }) => `${tagName} ${className || name || ''}`)(document.activeElement)"
 
 
 @pytest.fixture(scope="module")
@@ -157,25 +155,6 @@ def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, run
     assert tab.complaints == []
 
 
-def test_five_methods_six_seeds_three_pairs_fit_one_screen(browser: Any, served: str, runs_dir: Path) -> None:
-    cells = []
-    for pair in ("tiny", "small", "medium"):
-        for method in ("grpo", "gspo", "gspo_x2", "naive", "hacpo"):
-            for seed in range(6):
-                name = write_run(runs_dir, pair=pair, method=method, seed=seed, last=0.5 + 0.01 * seed)
-                cells += [GridCell(pair, method, "", seed, agent, name) for agent in ("qwen", "llama")]
-    save_grid(runs_dir, GridRecord("big", "Five methods", "plain", ["dev"], cells))
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    tab = context.new_page()
-    open_page(tab, f"{served}/grid/big")
-    assert tab.locator("button.cell").count() == 90
-    boxes = [tab.locator("button.cell").nth(number).bounding_box() for number in (0, 89)]
-    assert boxes[0]["y"] >= 0 and boxes[1]["y"] + boxes[1]["height"] <= 900
-    assert all(box["width"] >= 24 and box["height"] >= 24 for box in boxes)
-    assert tab.locator('button.cell[tabindex="0"]').count() == 1  # one tab stop
-    context.close()
-
-
 def test_running_run_draws_new_steps_of_the_metrics_that_were_chosen(tab: Any, served: str, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=12, state="missing", with_steps=True)
     open_page(tab, f"{served}/run/{name}")
@@ -219,17 +198,6 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
     assert tab.evaluate("document.activeElement.id") == "next"
     tab.keyboard.press("n")
     tab.wait_for_url("**step=2**")
-    assert tab.complaints == []
-
-
-def test_chart_of_nothing_says_so_and_offers_no_files(tab: Any, served: str, runs_dir: Path) -> None:
-    write_grid(runs_dir, methods=("hacpo",))
-    open_page(tab, f"{served}/compare")
-    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
-    verdict = tab.locator("#verdict")
-    assert "Not yet" in verdict.inner_text()
-    wait_until(lambda: not verdict.get_by_label("CSV of verdict").is_visible())
-    assert tab.locator("#curves").get_by_label("CSV of curves").is_visible()
     assert tab.complaints == []
 
 
@@ -312,19 +280,3 @@ def test_targets_are_large_enough_and_a_matrix_is_one_tab_stop(
     assert tab.locator("button.cell").count() >= 12
     assert tab.locator("button.cell[tabindex='0']").count() == 1
     assert tab.locator("button.cell:not([tabindex])").count() == 0
-
-
-def test_log_in_in_a_browser(tab: Any, runs_dir: Path, schedule: RememberingSchedule) -> None:
-    from dashboards.app import LOOPBACK
-    from dashboards.security import Access
-
-    write_run(runs_dir)
-    with listening(runs_dir, connect=lambda: schedule, access=Access(LOOPBACK, "a token of the test")) as url:
-        open_page(tab, f"{url}/grid/all")
-        assert tab.url.endswith("/login")
-        tab.get_by_label("Token").fill("wrong")
-        tab.keyboard.press("Enter")
-        wait_until(lambda: "Wrong token" in tab.locator("#answer").inner_text())
-        tab.get_by_label("Token").fill("a token of the test")
-        tab.keyboard.press("Enter")
-        wait_until(lambda: tab.locator("#overview").count() == 1)

@@ -3,48 +3,26 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dashboards.models.grids.cells import build_matrix, scores_of
-from dashboards.models.grids.matrix import Matrix, MatrixCell, Score
+from dashboards.models.grids.matrix import Matrix, Score
 from dashboards.models.listing import Runs, UnknownError
-from dashboards.models.scheduling import OLD, ScheduleView, Scheduling
+from dashboards.models.scheduling import ScheduleView
 from flows.records.failures import Failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
-from flows.records.progress import Evaluation, Spent, read_progress
+from flows.records.progress import Evaluation, Spent
 from flows.records.states import ExperimentStatus
 from flows.service.schedule import WorkerRecord
-from tests.dashboards.conftest import RememberingSchedule, scheduled
 from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
 
 
 def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Matrix:
     runs = Runs(runs_dir)
     return build_matrix(runs.grid(name), runs.status, view or ScheduleView())
-
-
-def test_running_cell_says_that_it_is_being_cancelled_and_has_no_time_left(runs_dir: Path) -> None:
-    record = write_grid(runs_dir)
-    grid_cell = record.cells[-1]
-    root = runs_dir / "experiments" / grid_cell.experiment
-    progress = read_progress(root)
-    assert progress is not None
-    running = ExperimentStatus("running", replace(progress, seconds_left=50.0), None)
-
-    def cell(state: str) -> MatrixCell:
-        view = ScheduleView(runs={grid_cell.experiment: scheduled(grid_cell.experiment, state)})
-        found = build_matrix(record, lambda _: running, view)
-        return next(cell for cell in found.experiments if cell.experiments == (grid_cell.experiment,))
-
-    shown = {
-        state: (cell(state).state, cell(state).remark, cell(state).seconds_left) for state in ("Running", "Cancelling")
-    }
-    assert shown == {"Running": ("running", "", 50.0), "Cancelling": ("running", "being cancelled", None)}
 
 
 def test_row_shows_agents_that_train_alone_together_or_each(runs_dir: Path) -> None:
@@ -81,18 +59,6 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
     assert build_matrix(record, runs.status, ScheduleView()).totals.seconds_left == pytest.approx(72 + 96)
     two = ScheduleView(workers=[WorkerRecord("a", 2)])
     assert build_matrix(record, runs.status, two).totals.seconds_left == pytest.approx(96)
-
-
-def test_time_left_of_a_run_that_was_never_begun_is_that_of_its_method(runs_dir: Path) -> None:
-    names = [write_run(runs_dir, method="gspo", agents=["qwen"], seed=seed) for seed in (0, 1, 2)]  # 48 s
-    names.append(write_run(runs_dir, seed=0))  # 96 s
-    grid_cells = [GridCell("tiny", "gspo", "", seed, "qwen", name) for seed, name in enumerate(names[:3])]
-    grid_cells += [
-        GridCell("tiny", "hacpo", "", 0, "qwen", names[3]),
-        GridCell("tiny", "hacpo", "", 1, "qwen", "never-begun"),
-    ]
-    totals = build_matrix(GridRecord("g", "G", "plain", [], grid_cells), Runs(runs_dir).status, ScheduleView()).totals
-    assert totals.seconds_left == pytest.approx(96)
 
 
 def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evaluated_last() -> None:
@@ -144,16 +110,6 @@ def test_unchanged_experiment_is_not_parsed_again(runs_dir: Path) -> None:
     assert parsed == [name] * 4, "what has just been written may have been written again at the same time of the clock"
 
 
-def test_everything_in_the_folder_is_a_grid(runs_dir: Path) -> None:
-    write_run(runs_dir, pair="a", seed=0)
-    write_run(runs_dir, pair="b", seed=1, step=3, state="missing")
-    (runs_dir / "experiments" / "tiny-naive-s4-0123abcd").mkdir()  # planned, without any progress
-    found = matrix_of(runs_dir, "all")
-    assert [section.pair for section in found.sections] == ["a", "b", "tiny"]
-    assert [cell.seed for cell in found.experiments] == [0, 1, 4]
-    assert found.totals.counts["missing"] == 2
-
-
 def test_training_of_one_agent_belongs_to_the_pair_of_its_grid(runs_dir: Path) -> None:
     write_grid(runs_dir, name="long", seeds=(0, 1), alone=("gspo",))
     other = write_run(runs_dir, pair="b", method="hacpo", seed=0)
@@ -177,24 +133,3 @@ def test_only_listed_names_become_paths(name: str, runs_dir: Path) -> None:
         Runs(runs_dir).root(name)
     with pytest.raises(UnknownError):
         Runs(runs_dir).grid(name)
-
-
-def test_schedule_of_an_earlier_visit_is_read_again_or_marked() -> None:
-    schedule, may_answer, asked = RememberingSchedule(), threading.Event(), []
-
-    def connect() -> RememberingSchedule:
-        asked.append(1)
-        assert may_answer.wait(60)
-        return schedule
-
-    may_answer.set()
-    scheduling = Scheduling(connect, period_s=3600.0, old_s=0.0)  # type: ignore[arg-type, return-value]
-    try:
-        assert scheduling.view(wait_s=60).runs == {}
-        schedule.known = {"a": scheduled("a", "Scheduled")}
-        assert list(scheduling.view(wait_s=60).runs) == ["a"]  # every answer is old at once, so it asks again
-        may_answer.clear()
-        assert scheduling.view(wait_s=0.0).notice == OLD
-    finally:
-        may_answer.set()
-        scheduling.close()

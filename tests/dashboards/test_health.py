@@ -38,18 +38,3 @@ def test_page_of_the_run_says_since_when_and_what_to_do(page: TestClient, runs_d
     assert "1 finding in the past" in text
     assert "responses cut, llama, steps 4 to 9: 50% of the responses are cut &lt;b&gt;" in text
     assert 'id="health"' not in page.get(f"/run/{write_run(runs_dir, seed=1)}").text
-
-
-def test_finding_of_a_rule_that_this_version_lacks_is_shown_without_a_remedy(page: TestClient, runs_dir: Path) -> None:
-    name = write_run(runs_dir, findings=[Finding("rule_of_tomorrow", "qwen", "", 2, "something is wrong")])
-    text = page.get(f"/run/{name}").text
-    assert "rule of tomorrow" in text and "something is wrong" in text
-
-
-def test_page_that_polls_gets_a_finding_that_begins(page: TestClient, runs_dir: Path) -> None:
-    write_grid(runs_dir, methods=("gspo", "hacpo"), alone=(), seeds=(0,))
-    found = re.search(r'id="live" hx-get="([^"]+)"', page.get("/grid/small_grid").text)
-    assert found is not None
-    write_run(runs_dir, method="hacpo", seed=0, last=0.7, findings=[OPEN])
-    changes = page.get(found[1].replace("&amp;", "&")).text
-    assert "has-findings" in changes and "1 run with findings" in changes

@@ -18,8 +18,7 @@ import psutil
 import pytest
 
 from dashboards.mlflow_page import MlflowPage
-from dashboards.page_server import DASHBOARD_PORT, listen, start_prefect
-from flows.service.prefect_server import PrefectServer
+from dashboards.page_server import DASHBOARD_PORT, listen
 from flows.service.processes import Record, find_process
 from hacpo_core.errors import ConfigError
 from tests.dashboards.stores import write_run
@@ -126,18 +125,6 @@ def test_taken_port_is_one_error_and_the_default_moves_on() -> None:
         listen("no such host", None)
 
 
-def test_tracking_server_is_linked_and_no_page_of_ours_started(runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs_dir.mkdir()
-    (runs_dir / "mlflow.db").touch()
-    record = Record(runs_dir / "prefect", "mlflow-page")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example/")
-    page = MlflowPage(runs_dir, record)
-    page.ensure()
-    assert page.url == "https://mlflow.example" and record.read() is None
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@mlflow.example/")
-    assert MlflowPage(runs_dir, record).url == ""
-
-
 def test_page_of_mlflow_shows_the_store_that_runs_write_to(
     runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,16 +150,6 @@ def test_page_of_mlflow_shows_the_store_that_runs_write_to(
         command, store = started.pop()
         assert store == own and own not in command
         page.end()
-
-
-def test_log_in_of_a_teams_server_is_said_as_such(
-    runs_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HACPO_PREFECT_URL", "http://prefect.example:4200")
-    server = PrefectServer("http://prefect.example:4200", "")
-    monkeypatch.setattr("dashboards.page_server.ensure_server", lambda _: server)
-    start_prefect(runs_dir)
-    assert "PREFECT_API_AUTH_STRING" in capsys.readouterr().out
 
 
 def free() -> int:

@@ -5,25 +5,18 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from dashboards.app import LOOPBACK, create_app
-from dashboards.security import Access
+from dashboards.app import create_app
 from flows.planning.compose import compose
 from flows.records.failures import Failure
-from flows.records.files import experiments_dir
-from flows.records.gridfile import save_grid
-from flows.records.progress import PROGRESS_FILE
-from flows.records.runlog import LOG_FILE
-from flows.service.schedule import Schedule, WorkerRecord
+from flows.service.schedule import Schedule
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
-from hacpo_core.store.steps import REPLAYS_FILE
 from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
 from tests.dashboards.stores import hold_lock, touch_later, write_answers, write_grid, write_run
 
@@ -140,19 +133,6 @@ def test_notice_where_experiments_wait_and_no_worker_is_alive(
         assert ("once <code>hacpo worker</code> runs" in text) == is_stuck
 
 
-def test_server_that_fails_between_two_questions_is_not_said_to_have_no_worker(
-    page: TestClient, schedule: RememberingSchedule, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def silent() -> Sequence[WorkerRecord]:
-        raise ServerError("timed out")
-
-    write_run(runs_dir)
-    monkeypatch.setattr(schedule, "workers", silent)
-    text = page.get("/").text
-    assert "The Prefect server does not answer" in text
-    assert "No worker is online" not in text
-
-
 def test_silent_or_missing_server_is_a_notice_and_the_page_works(runs_dir: Path) -> None:
     write_run(runs_dir)
 
@@ -190,13 +170,6 @@ def test_refusals_of_the_schedule_are_shown(page: TestClient, runs_dir: Path, sc
         assert "refused, it is running" in act(page, "run", name)
 
 
-def test_actions_on_nothing_on_strangers_and_of_no_name(page: TestClient, schedule: RememberingSchedule) -> None:
-    assert "Nothing is selected" in act(page, "retry")
-    assert "there is no such experiment" in act(page, "cancel", "../../etc")
-    response = page.post("/actions", data={"action": "delete"}, headers=csrf_headers(page))
-    assert response.status_code == 422 and schedule.asked == []
-
-
 def test_run_page_shows_error_and_difference(page: TestClient, runs_dir: Path) -> None:
     text = 'Traceback (most recent call last):\n  File "/a.py", line 1, in outer\n    go()\n'
     text += '  File "/b.py", line 7, in inner\n    fail()\nValueError: bad\n'
@@ -207,34 +180,6 @@ def test_run_page_shows_error_and_difference(page: TestClient, runs_dir: Path) -
     assert "ValueError: bad" in page_text
     assert "2 differences" in page_text  # seed and clip
     assert page.get(f"/run/{name}?against=../x").status_code == 404
-
-
-def test_run_page_says_which_updates_were_repeated_and_how_they_ended(page: TestClient, runs_dir: Path) -> None:
-    name = write_run(runs_dir)
-    path = experiments_dir(runs_dir) / name / REPLAYS_FILE
-    assert "No update was replayed" in page.get(f"/run/{name}").text
-    found = {"step": 3, "agent": "qwen-tiny", "at": 0.0, "kind": "near", "distance": 0.0123, "digest": "x"}
-    path.write_text(json.dumps([found]), encoding="utf-8")
-    text = page.get(f"/run/{name}").text
-    assert '<th scope="row">3</th><td>qwen-tiny</td><td>near</td><td>1.2e-02</td>' in text
-    path.write_text("[{", encoding="utf-8")
-    assert page.get(f"/run/{name}").status_code == 200
-
-
-def test_run_page_shows_attempts_moves_and_the_end_of_the_log(page: TestClient, runs_dir: Path) -> None:
-    name = write_run(runs_dir, step=3, state="missing")
-    assert "Nothing was logged yet." in page.get(f"/run/{name}").text
-    said = [("start", "started on one after step 0", "one"), ("step", "step 1 of 6: mean reward a 0.5", "one")]
-    said += [("retry", "step 2 is tried again", "one"), ("start", "started on two after step 1", "two")]
-    lines = [json.dumps({"time": at, "kind": k, "text": t, "host": h}) for at, (k, t, h) in enumerate(said)]
-    (experiments_dir(runs_dir) / name / LOG_FILE).write_text("\n".join(lines), encoding="utf-8")
-    happened = page.get(f"/run/{name}").text
-    assert happened.index("started on one") < happened.index("tried again") < happened.index("started on two")
-    log = page.get(f"/run/{name}/log").text
-    assert "01 Jan 00:00:01 step: step 1 of 6: mean reward a 0.5" in log
-    version = re.search(r"seen=([^\"]+)", log)
-    assert version is not None
-    assert page.get(f"/run/{name}/log?seen={version[1]}").status_code == 204
 
 
 def test_run_page_links_into_prefect_and_mlflow(
@@ -251,54 +196,6 @@ def test_run_page_links_into_prefect_and_mlflow(
     assert "javascript:" not in open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
 
 
-def test_link_to_mlflow_opens_its_table_of_runs_with_chosen_columns(
-    open_page: Callable[..., TestClient], runs_dir: Path
-) -> None:
-    page = open_page(mlflow_url=lambda: "http://127.0.0.1:5099")
-    name = write_run(runs_dir)
-    assert 'href="http://127.0.0.1:5099"' in page.get("/").text, "nothing is there yet"
-    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"experiment": "7"}', encoding="utf-8")
-    address = "http://127.0.0.1:5099/#/experiments/7/runs?viewStateShareKey=hacpo"
-    assert f'href="{address}"' in page.get("/").text
-
-
-def test_page_on_loopback_is_a_link_only_where_the_visitor_is_on_that_machine(
-    open_page: Callable[..., TestClient], runs_dir: Path
-) -> None:
-    name = write_run(runs_dir)
-    (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "abc123"}', encoding="utf-8")
-    access = Access(LOOPBACK | {"grid.example"})
-    elsewhere = {"host": "grid.example:8400"}
-    page = open_page(access, mlflow_url=lambda: "http://127.0.0.1:5099")
-    for path, words in (("/", "MLflow"), (f"/run/{name}", "run in MLflow"), (f"/run/{name}/status", "run in MLflow")):
-        text = page.get(path, headers=elsewhere).text
-        assert f"{words}, only on the dashboard's machine: http://127.0.0.1:5099" in html.unescape(text)
-        assert 'href="http://127.0.0.1' not in text
-        assert 'href="http://127.0.0.1:5099' in page.get(path).text
-    shared = open_page(access, mlflow_url=lambda: "https://mlflow.example")
-    assert 'href="https://mlflow.example/#/runs/abc123"' in shared.get(f"/run/{name}", headers=elsewhere).text
-
-
-def test_status_is_sent_only_when_it_changed(page: TestClient, runs_dir: Path) -> None:
-    name = write_run(runs_dir, step=3, state="missing")
-    poll = poll_of(page.get(f"/run/{name}").text, "status")
-    assert page.get(poll).status_code == 204
-    write_run(runs_dir, step=4, state="missing")
-    assert "step 4 of 40" in page.get(poll).text
-
-
-def test_bits_per_byte_stand_beside_the_accuracy_where_they_were_measured(page: TestClient, runs_dir: Path) -> None:
-    experiment = write_run(runs_dir, state="failed", step=20)
-    assert "bits per byte" not in page.get(f"/run/{experiment}").text
-    path = experiments_dir(runs_dir) / experiment / PROGRESS_FILE
-    progress = json.loads(path.read_text(encoding="utf-8"))
-    for evaluation in progress["evaluations"]:
-        if evaluation["agent"] == "qwen":
-            evaluation["bits_per_byte"] = 0.8125
-    path.write_text(json.dumps(progress), encoding="utf-8")
-    assert page.get(f"/run/{experiment}").text.count("dev 0.600 (0.812 bits per byte)") == 1
-
-
 def test_failure_of_a_run_arrives_without_reloading(page: TestClient, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=3, state="missing")
     poll = poll_of(page.get(f"/run/{name}").text, "status")
@@ -307,21 +204,6 @@ def test_failure_of_a_run_arrives_without_reloading(page: TestClient, runs_dir: 
     text = page.get(poll).text
     assert "Why it failed" in text and "ValueError: bad" in text
     assert page.get(poll_of(text, "status")).status_code == 204
-
-
-def test_notice_and_new_grids_arrive_without_a_changed_cell(
-    page: TestClient, runs_dir: Path, schedule: RememberingSchedule
-) -> None:
-    write_grid(runs_dir)
-    schedule.known["in no grid"] = scheduled("in no grid", "Scheduled")
-    poll = poll_of(page.get("/grid/small_grid").text, "live")
-    assert page.get(poll).status_code == 204
-    schedule.alive = []
-    page.app.state.site.scheduling.refresh(wait_s=5)  # type: ignore[attr-defined]
-    assert "No worker is online" in page.get(poll).text
-    seen = poll_of(page.get("/").text, "overview")
-    write_grid(runs_dir, name="another")
-    assert 'href="/grid/another"' in page.get(seen).text
 
 
 def test_curve_is_sent_when_it_changed_and_as_files(page: TestClient, runs_dir: Path) -> None:
@@ -377,32 +259,6 @@ def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None
     for name in (path.name for path in (runs_dir / "experiments").glob("*-s0-*")):
         (runs_dir / "experiments" / name / "result.json").write_text("{}", encoding="utf-8")
     assert "1 of 3" in page.get(poll).text
-
-
-def test_curves_are_of_a_benchmark_that_was_measured_during_training(page: TestClient, runs_dir: Path) -> None:
-    record = write_grid(runs_dir)
-    for name in record.experiments:
-        path = runs_dir / "experiments" / name / "progress.json"
-        progress = json.loads(path.read_text(encoding="utf-8"))
-        ends = [{**e, "benchmark": "test"} for e in progress["evaluations"] if e["step"] in (0, 40)]
-        path.write_text(json.dumps({**progress, "evaluations": [*ends, *progress["evaluations"]]}), encoding="utf-8")
-    save_grid(runs_dir, replace(record, benchmarks=["test"]))
-    text = page.get("/compare").text
-    assert "<option>test</option><option selected>dev</option>" in text and "training on dev" in text
-    assert '<th scope="col">test</th>' in text and '<th scope="col">dev</th>' not in text, (
-        "the grid compares test alone"
-    )
-    lines = page.get("/compare/curves.csv").text.splitlines()
-    assert len({line.split(",")[3] for line in lines[1:]}) == 5  # steps 0, 10, ... 40
-    assert "accuracy, test" in page.get("/compare/results.svg").text
-
-
-def test_comparison_of_what_was_never_evaluated(page: TestClient, runs_dir: Path) -> None:
-    name = write_run(runs_dir, step=0, state="missing")
-    path = runs_dir / "experiments" / name / "progress.json"
-    path.write_text(re.sub(r'"evaluations": \[.*\]', '"evaluations": []', path.read_text(encoding="utf-8")), "utf-8")
-    assert "No experiment of tiny has been evaluated yet" in page.get("/compare").text
-    assert page.get("/compare/curves.svg").status_code == 404
 
 
 @pytest.fixture

@@ -8,10 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dashboards.charts.pictures import svg
-from dashboards.formats import count, duration, hours
 from dashboards.models.grids.comparison import Comparer
-from dashboards.models.grids.comparison_charts import curves_chart, results_chart
 from dashboards.models.listing import Runs
 from dashboards.models.runs.curves import (
     CurveReader,
@@ -23,8 +20,7 @@ from dashboards.models.runs.curves import (
 from dashboards.models.runs.responses import ANY, Filter, group
 from dashboards.models.runs.settings import Setting, differences, read_field_values
 from dashboards.report.compared import TOGETHER
-from flows.records.progress import Spent
-from tests.dashboards.stores import evaluations, touch_later, write_grid, write_run
+from tests.dashboards.stores import evaluations, write_grid, write_run
 
 
 def test_metric_has_a_line_per_agent_where_it_was_measured(runs_dir: Path) -> None:
@@ -54,19 +50,6 @@ def test_metrics_are_offered_by_area_with_their_meaning(runs_dir: Path) -> None:
     assert first.about == "bounded capability ratio w[this, agent] (Eq. 8)"
 
 
-def test_torn_metrics_are_counted_and_mended_ones_are_read(runs_dir: Path) -> None:
-    root = runs_dir / "experiments" / write_run(runs_dir, step=3, with_steps=True)
-    path, manifest = root / "steps/000002/metrics.json", root / "steps/000002/manifest.json"
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b"0.", b"1."))
-    reader = CurveReader()
-    torn = reader.read(root, 3)
-    assert sorted(torn.agents) == [1, 3]
-    path.write_bytes(whole)
-    touch_later(manifest)
-    assert sorted(reader.read(root, 3).agents) == [1, 2, 3]
-
-
 def test_settings_differ_by_field(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 0\nclip: {cross_floor: 0.8, bound: true}\n", encoding="utf-8")
     here = read_field_values(tmp_path)
@@ -76,12 +59,6 @@ def test_settings_differ_by_field(tmp_path: Path) -> None:
         Setting("clip.bound", "true", "—"),
         Setting("new", "—", "1"),
     ]
-
-
-def test_broken_configuration_is_empty(tmp_path: Path) -> None:
-    for text in ("", "[1]", "a: [", "\x00"):
-        (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
-        assert read_field_values(tmp_path) == {}, text
 
 
 def comparer(runs_dir: Path, **grid: object) -> Comparer:
@@ -103,23 +80,6 @@ def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
     assert (together.figures[0].summary.mean, together.tokens) == (pytest.approx(0.61), 80_000)
     assert lines["llama", "gspo"].tokens == 40_000
     assert found.is_alone
-
-
-def test_before_training_is_one_model_and_has_no_interval(runs_dir: Path) -> None:
-    line = comparer(runs_dir).comparison.lines[0]
-    assert line.variant.title == "before training" and line.figures[0].summary is not None
-    assert line.figures[0].summary.mean == 0.5 and math.isnan(line.figures[0].summary.half_width)
-
-
-def test_running_seed_counts_as_planned_only(runs_dir: Path) -> None:
-    record = write_grid(runs_dir)
-    write_run(runs_dir, seed=2, step=20, state="missing")
-    (runs_dir / "experiments" / record.cells[-1].experiment / "result.json").unlink()
-    line = next(
-        line for line in Comparer(record, "tiny", Runs(runs_dir).status).comparison.lines
-        if (line.agent, line.variant.method) == ("qwen", "hacpo")
-    )  # fmt: skip
-    assert (line.num_seeds, line.num_planned) == (2, 3)
 
 
 def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> None:
@@ -158,28 +118,6 @@ def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
     printed = {(line.agent, line.variant.method): line.figures[0].paper for line in lines}
     assert printed["qwen3-4b", "base"] == 0.802
     assert printed["qwen3-4b", "hacpo"] is not None and printed[TOGETHER, "hacpo"] is None
-
-
-def test_charts_name_all_methods_and_escape(runs_dir: Path) -> None:
-    made = comparer(runs_dir, agents=("a<b>&$x$", "llama"))
-    found = made.comparison
-    curves = curves_chart(made, found, found.agents, found.benchmarks, "tokens", {found.variants[0]: 0.5})
-    results = results_chart(found, 0)
-    assert curves is not None and results is not None
-    for chart in (curves, results):
-        drawn = svg(chart)
-        assert drawn.startswith("<svg") and "<b>" not in drawn
-        assert set(chart.table["line"]) >= {"GSPO", "HACPO"}
-
-
-def test_time_of_curves_is_in_a_unit_that_fits(runs_dir: Path) -> None:
-    found = []
-    for gpu_s in (0.5, 30, 600):
-        made = comparer(runs_dir, gpu_s=gpu_s, seeds=(0,))  # of 40 steps for each of two agents
-        chart = curves_chart(made, made.comparison, made.agents, made.benchmarks, "time", {})
-        assert chart is not None
-        found.append((set(chart.table["x_unit"]), chart.table["x"].max()))
-    assert found == [({"seconds"}, 40.0), ({"minutes"}, 40.0), ({"hours"}, pytest.approx(40 / 3))]
 
 
 def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:
@@ -225,12 +163,3 @@ def test_effects_say_what_was_clipped_and_what_was_not_used() -> None:
     strong, weak = found.problems[0].responses["weak"][0].effects
     assert (strong.learner, strong.advantage, strong.ratio, strong.clipped) == ("strong", -1.0, 0.8, "clipped")
     assert (weak.ratio, weak.clipped) == (None, "not used")
-
-
-def test_words() -> None:
-    assert [duration(s) for s in (None, 0, 41, 600, 9000, 400_000)] == [
-        "unknown", "0 s", "50 s", "10 min", "2.5 h", "4.6 days",
-    ]  # fmt: skip
-    assert [count(n) for n in (None, 950, 12_300, 4_500_000)] == ["—", "950", "12.3k", "4.5M"]
-    costs = [Spent(0, 7200, 5400), Spent(0, 1500, 0), Spent(0, 3.2, 0)]
-    assert [hours(spent) for spent in costs] == ["1.5 h GPU", "25 min CPU", "3.2 s CPU"]

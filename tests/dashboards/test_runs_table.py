@@ -8,7 +8,6 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from flows.records.gridfile import GridCell, GridRecord, save_grid
-from tests.dashboards.conftest import csrf_headers
 from tests.dashboards.stores import write_run
 
 
@@ -50,9 +49,3 @@ def test_unchanged_table_is_not_sent_again(page: TestClient, runs_dir: Path) -> 
     assert page.get(poll).status_code == 204
     write_run(runs_dir, seed=1)
     assert "2 runs." in page.get(poll).text
-
-
-def test_action_on_thousands_is_refused_in_the_page(page: TestClient) -> None:
-    data = {"experiment": [f"x{number}" for number in range(501)], "action": "run"}
-    answer = page.post("/actions", data=data, headers=csrf_headers(page) | {"hx-request": "true"})
-    assert (answer.status_code, answer.text) == (413, "got 501 experiments, expected at most 500; select fewer")

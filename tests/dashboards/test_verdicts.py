@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dashboards.models.grids.comparison import Comparer
-from dashboards.models.grids.verdicts import GridComparisons, verdicts_of
+from dashboards.models.grids.verdicts import verdicts_of
 from dashboards.models.listing import Runs
 from dashboards.report.cells import Variant
-from tests.dashboards.stores import write_grid, write_progress
+from tests.dashboards.stores import write_grid
 
 
 def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> None:
@@ -24,18 +24,6 @@ def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> N
     assert verdicts.best_baseline == Variant("gspo")
     found, expected = verdicts.of()[Variant("gspo")], alone.of()[Variant("gspo")]
     assert found.difference == expected.difference, "HACPO's 0.9 on the other pair is not held against GSPO"
-
-
-def test_grid_is_compared_again_only_if_its_evaluations_change(runs_dir: Path) -> None:
-    done, running = write_grid(runs_dir, pair="a"), write_grid(runs_dir, pair="b", step=31, state="missing", last=0.7)
-    record = replace(done, cells=[*done.cells, *running.cells])
-    runs, comparisons = Runs(runs_dir), GridComparisons()
-    root = runs_dir / "experiments" / running.cells[-1].experiment
-    before = comparisons.of(record, runs.status)
-    write_progress(root, pair="b", step=32)
-    assert comparisons.of(record, runs.status) is before, "a step without an evaluation"
-    write_progress(root, pair="b", step=40)
-    assert comparisons.of(record, runs.status) is not before
 
 
 def test_verdicts_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_dir: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,23 +23,13 @@ from hacpo_core.records import EosRule, RowKey
 from tests import tokenizers_zoo as zoo
 from tests.rollouts import Rollout, responses_of
 
-MAKERS = {
-    "character": zoo.character,
-    "byte_level": zoo.byte_level,
-    "word_piece": zoo.word_piece,
-    "metaspace": zoo.metaspace,
-    "slow": zoo.slow_character,
-}
-
-
 # Two problems, two responses each; the advantage of a response says whose it is: 1000 learner + 100 p + 10 j + i.
 TEXTS = {0: ["x = 3", "7", "42", "The answer"], 1: ["y = 4", "12", "x + y = 7", "12 + 30"]}
 WEIGHT_LA = [[1.0, 0.5], [2.0, 1.0]]
 
 
-@cache
 def tokenizer(name: str) -> PreTrainedTokenizerBase:
-    return MAKERS[name]()
+    return zoo.TOKENIZERS[name]
 
 
 def eos_of(name: str) -> int:
@@ -186,8 +175,8 @@ def test_own_rows_keep_their_sampled_ids_and_old_logprobs() -> None:
     assert row.old_mean_logprob == -3.0
 
 
-@pytest.mark.parametrize("source", MAKERS)
-@pytest.mark.parametrize("target", MAKERS)
+@pytest.mark.parametrize("source", zoo.MAKERS)
+@pytest.mark.parametrize("target", zoo.MAKERS)
 def test_cross_rows_hold_the_text_in_the_learners_tokens(source: str, target: str) -> None:
     names = (target, source)
     batch = batch_of(rollouts_of(names), names)
@@ -200,14 +189,6 @@ def test_cross_rows_hold_the_text_in_the_learners_tokens(source: str, target: st
     assert batch.counts == replace(BatchCounts(), length_drift_mean=batch.counts.length_drift_mean)
 
 
-def test_old_mean_of_a_cross_row_runs_over_the_sources_tokens() -> None:
-    names = ("byte_level", "character")
-    row = rows_of(batch_of(rollouts_of(names), names))[1, 0, 1]
-    assert row.response_ids != encoded("character", "12")
-    # "12" and EOS are three characters: -2, -3, -4
-    assert row.old_mean_logprob == -3.0
-
-
 def test_dropping_eos_shortens_own_and_cross_rows_and_their_old_means() -> None:
     names = ("byte_level", "character")
     rows = rows_of(batch_of(rollouts_of(names), names, eos="drop"))
@@ -218,16 +199,6 @@ def test_dropping_eos_shortens_own_and_cross_rows_and_their_old_means() -> None:
     assert decode_response(tokenizer("byte_level"), cross.response_ids) == "12"
     assert eos_of("byte_level") not in cross.response_ids
     assert cross.old_mean_logprob == -2.5  # -2 and -3; with the source's EOS -3
-
-
-def test_response_cut_by_the_limit_loses_nothing_when_eos_is_dropped() -> None:
-    names = ("byte_level", "character")
-    rollouts = rollouts_of(names)
-    rollouts[0][2] = rollout("byte_level", "42", 2, finish_reason="length")
-    rollouts[1][1] = rollout("character", "12", 1, finish_reason="length", offset=-1.0)
-    rows = rows_of(batch_of(rollouts, names, eos="drop"))
-    assert rows[0, 1, 0].response_ids == encoded("byte_level", "42")
-    assert rows[1, 0, 1].old_mean_logprob == -2.5
 
 
 def test_unscored_responses_are_left_out_and_counted() -> None:
@@ -265,31 +236,6 @@ def test_cut_rows_leave_the_loss_and_its_denominators() -> None:
     assert of_tokens.row_weight_B[:2].tolist() == pytest.approx([1 / own_lengths.sum()] * 2)
 
 
-def test_only_cut_rows_with_a_positive_advantage_are_masked_if_so_configured() -> None:
-    names = ("byte_level", "character")
-    batch = batch_of(with_cut_rows(names), names, objective=CrossClip(mask_truncated="positive"))
-    assert (0, 0, 0) in rows_of(batch), "its advantage is 0"
-    assert {(0, 0, 1), (1, 1, 1)}.isdisjoint(rows_of(batch))
-    assert batch.counts.num_masked == 2
-
-
-def test_row_that_is_cut_at_the_learners_limit_is_masked_too() -> None:
-    names = ("character", "byte_level")
-    batch = batch_of(rollouts_of(names), names, max_response_tokens=8, objective=CrossClip(mask_truncated="all"))
-    assert (1, 1, 0) not in rows_of(batch), "x + y = 7 has nine characters"
-    assert (batch.counts.num_masked, batch.counts.num_truncated) == (1, 1)
-
-
-def test_mini_batch_of_cut_rows_only_is_empty() -> None:
-    names = ("byte_level", "character")
-    rollouts = [
-        [rollout(name, text, i, finish_reason="length") for i, text in enumerate(TEXTS[j])]
-        for j, name in enumerate(names)
-    ]
-    batch = batch_of(rollouts, names, objective=TokenClip(mask_truncated="all"))
-    assert (len(batch.minibatches[0]), batch.counts.num_masked) == (0, 8)
-
-
 @pytest.mark.parametrize("eos", ["keep", "drop"])
 def test_response_of_eos_alone_is_trained_on_own_and_shared_alike(eos: EosRule) -> None:
     names = ("byte_level", "character")
@@ -303,32 +249,6 @@ def test_response_of_eos_alone_is_trained_on_own_and_shared_alike(eos: EosRule) 
     assert batch.counts.num_empty == 0
 
 
-def test_shared_response_without_text_is_left_out_and_counted() -> None:
-    names = ("byte_level", "character")
-    rollouts = rollouts_of(names)
-    rollouts[1][0] = rollout("character", "", 0, finish_reason="length")
-    batch = batch_of(rollouts, names)
-    assert (1, 0, 0) not in rows_of(batch)
-    assert batch.counts.num_empty == 1
-
-
-def test_shared_response_beyond_the_limit_is_truncated_and_counted() -> None:
-    names = ("character", "byte_level")
-    batch = batch_of(rollouts_of(names), names, max_response_tokens=8)
-    row = rows_of(batch)[1, 1, 0]
-    assert decode_response(tokenizer("character"), row.response_ids) == "x + y = "
-    assert batch.counts.num_truncated == 1
-
-
-def test_control_token_that_cannot_be_written_as_text_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("byte_level", "character")
-    control = encoded("byte_level", "12")[0]
-    monkeypatch.setattr("hacpo_core.data.tokens.retokenize.control_ids", lambda _: frozenset({control}))
-    batch = batch_of(rollouts_of(names), names)
-    assert batch.counts.num_control_dropped == sum(encoded("byte_level", text).count(control) for text in TEXTS[1]) > 0
-    assert control not in rows_of(batch)[1, 1, 1].response_ids
-
-
 def test_length_drift_is_the_mean_relative_change_in_tokens() -> None:
     names = ("character", "byte_level")
     rollouts = rollouts_of(names)
@@ -336,15 +256,6 @@ def test_length_drift_is_the_mean_relative_change_in_tokens() -> None:
     expected = np.mean([(target - source) / source for source, target in lengths])
     assert batch_of(rollouts, names).counts.length_drift_mean == pytest.approx(expected, abs=1e-15)
     assert expected != 0.0
-
-
-def test_equal_tokenizers_pass_the_ids_through() -> None:
-    names = ("character", "character")
-    rollouts = rollouts_of(names)
-    batch = batch_of(rollouts, names)
-    for (j, p, i), row in rows_of(batch).items():
-        assert row.response_ids == rollouts[j][2 * p + i].token_ids
-    assert batch.counts.length_drift_mean == 0.0
 
 
 def test_mini_batches_keep_the_order_of_their_keys() -> None:
@@ -376,3 +287,18 @@ def test_rows_of_an_earlier_step_are_old_and_carry_what_they_carried_then() -> N
     assert batch.kind_B.tolist() == [RowKind.OWN, RowKind.OLD]
     assert batch.advantage_B.tolist() == [10.0, 3.0]
     assert batch.old_logprobs[1].tolist() == own.logprobs[3].tolist()
+
+
+def test_empty_and_cut_shared_responses_are_counted_and_cut_ones_masked_if_so_configured() -> None:
+    names = ("character", "byte_level")
+    rollouts = rollouts_of(names)
+    rollouts[1][0] = rollout("byte_level", "", 0, finish_reason="length")
+    batch = batch_of(rollouts, names, max_response_tokens=8)
+    assert (1, 0, 0) not in rows_of(batch)
+    assert decode_response(tokenizer("character"), rows_of(batch)[1, 1, 0].response_ids) == "x + y = "
+    assert (batch.counts.num_empty, batch.counts.num_truncated) == (1, 1)
+    masked = batch_of(rollouts, names, max_response_tokens=8, objective=CrossClip(mask_truncated="all"))
+    assert (1, 1, 0) not in rows_of(masked) and masked.counts.num_masked == 1
+    positive = batch_of(with_cut_rows(names), names, objective=CrossClip(mask_truncated="positive"))
+    assert (0, 0, 0) in rows_of(positive), "its advantage is 0"
+    assert {(0, 0, 1), (1, 1, 1)}.isdisjoint(rows_of(positive)) and positive.counts.num_masked == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -22,11 +21,7 @@ from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.records import Message
 from tests import tokenizers_zoo as zoo
 
-CHARACTER = zoo.character()
-BYTE_LEVEL = zoo.byte_level()
-WORD_PIECE = zoo.word_piece()
-METASPACE = zoo.metaspace()
-SLOW = zoo.slow_character()
+CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE, SLOW = zoo.TOKENIZERS.values()
 FAST = [CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE]
 SPELLINGS = sorted({token for tokenizer in FAST for token in special_token_ids(tokenizer)})
 
@@ -86,44 +81,10 @@ def test_arguments_reach_the_template_of_plain_and_of_masked_prompts(problem: st
     assert render_prompts(tokenizer, [user(problem)], arguments={"enable_thinking": True}) == [open_ids]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ({"enable_thinkin": False}, "the chat template does not use it; leave it out"),
-        ({"messages": []}, "the renderer sets it itself"),
-        ({"add_generation_prompt": False}, "the renderer sets it itself"),
-        ({"tools": []}, "the renderer sets it itself"),
-        ({"bos_token": "x"}, "the renderer sets it itself"),
-        ({"strftime_now": 1}, "the renderer sets it itself"),
-    ],
-)
-def test_argument_that_cannot_take_effect_is_refused(arguments: dict[str, Any], why: str) -> None:
-    tokenizer = thinking_tokenizer()
-    tokenizer.bos_token = "<|im_start|>"
-    message = rf"^pair\.agents\.qwen\.chat_template_kwargs\.{next(iter(arguments))} cannot take effect: {why}.*=null$"
-    with pytest.raises(ConfigError, match=message):
-        check_template_arguments(tokenizer, {"enable_thinking": False, **arguments}, agent="qwen")
-
-
 def test_template_that_writes_the_date_writes_the_same_on_every_day() -> None:
     dated = zoo.byte_level()
     dated.chat_template = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
     assert zoo.decoded(dated, render_prompt(dated, user("1 + 1?"))) == "26 Jul 2024 1 + 1?"
-
-
-def test_bos_that_the_template_writes_is_not_doubled() -> None:
-    assert METASPACE("a")["input_ids"][0] == METASPACE.bos_token_id
-    assert render_prompt(METASPACE, user("a")).count(METASPACE.bos_token_id) == 1
-    assert render_prompt(METASPACE, user("a </s>")).count(METASPACE.bos_token_id) == 1
-
-
-def test_bos_that_the_template_does_not_write_is_not_added() -> None:
-    assert BYTE_LEVEL("a")["input_ids"][0] == BYTE_LEVEL.bos_token_id
-    assert BYTE_LEVEL.bos_token_id not in render_prompt(BYTE_LEVEL, user("a"))
-
-
-def test_slow_tokenizer_renders_its_template() -> None:
-    assert zoo.decoded(SLOW, render_prompt(SLOW, user("1 + 1?"))).endswith("user: 1 + 1?<turn>assistant: ")
 
 
 @every_fast
@@ -136,16 +97,6 @@ def test_prompts_read_together_are_those_read_one_by_one(tokenizer: PreTrainedTo
         prompts.insert(2, (Message(role="system", content="plain"), *user(spelling)))
     assert render_prompts(tokenizer, prompts) == [render_prompt(tokenizer, messages) for messages in prompts]
     assert render_prompts(tokenizer, []) == []
-
-
-@every_fast
-@pytest.mark.parametrize("spelling", [*SPELLINGS, "".join(SPELLINGS), "<|im<eos>_end|></</s>s>[[EOS]EOS]"])
-def test_problem_that_spells_a_control_token_is_read_as_text(tokenizer: PreTrainedTokenizerBase, spelling: str) -> None:
-    plain = render_prompt(tokenizer, user("What does x mean?"))
-    spelled = render_prompt(tokenizer, user(f"What does {spelling} mean?"))
-    assert controls(tokenizer, spelled) == controls(tokenizer, plain)
-    text = zoo.decoded(tokenizer, plain).replace(" x ", f" {spelling} ")
-    assert zoo.decoded(tokenizer, spelled) == text
 
 
 @every_fast
@@ -183,79 +134,7 @@ def test_slow_tokenizer_refuses_a_problem_that_spells_its_control_token() -> Non
         render_prompt(SLOW, user("What does </s> mean?"))
 
 
-@pytest.mark.parametrize(
-    ("template", "message"), [("", "gives an empty prompt"), ("{{ messages + 1 }}", "rejects a prompt with roles")]
-)
-def test_template_that_cannot_be_used_names_the_tokenizer(template: str, message: str) -> None:
-    tokenizer = zoo.byte_level()
-    tokenizer.chat_template = template or "{# nothing #}"
-    tokenizer.name_or_path = "/models/base"
-    with pytest.raises(ModelError, match=f"template of /models/base {message}"):
-        render_prompt(tokenizer, user("a"))
-
-
-def test_missing_template_names_the_tokenizer_and_the_remedy() -> None:
-    tokenizer = zoo.byte_level()
-    tokenizer.chat_template = None
-    tokenizer.name_or_path = "/models/base"
-    with pytest.raises(
-        ModelError, match=r"/models/base has no chat template; add a `chat_template`.*agents\.<name>\.chat_"
-    ):
-        render_prompt(tokenizer, user("a"))
-
-
-def test_several_templates_without_a_default_count_as_none() -> None:
-    tokenizer = zoo.byte_level()
-    tokenizer.chat_template = {"tool_use": "{{ 'a' }}"}
-    with pytest.raises(ModelError, match="has no chat template"):
-        render_prompt(tokenizer, user("a"))
-
-
-def test_template_that_refuses_a_role_is_an_error_with_its_own_words() -> None:
-    with pytest.raises(ModelError, match=r"rejects a prompt with roles \['system', 'user'\]: System role not supp"):
-        render_prompt(METASPACE, (Message(role="system", content="Add."), *user("a")))
-
-
-def test_prompt_without_messages_is_refused() -> None:
-    with pytest.raises(DataError, match="got 0"):
-        render_prompt(BYTE_LEVEL, ())
-
-
-def test_format_replaces_the_placeholder_and_leaves_every_brace() -> None:
-    template = "{problem}\nPut your final answer within \\boxed{}. {{x}}"
-    assert format_messages(template, "Let \\frac{1}{2} {problem}", None) == (
-        Message(role="user", content="Let \\frac{1}{2} {problem}\nPut your final answer within \\boxed{}. {{x}}"),
-    )
-
-
-def test_format_puts_the_system_turn_first_even_where_it_is_empty() -> None:
-    assert format_messages("{problem}", "a", "") == (Message(role="system", content=""), *user("a"))
-
-
-def test_format_refuses_a_template_without_a_place_for_the_problem() -> None:
-    with pytest.raises(ConfigError, match=r"prompt template: got 'Solve\.', expected \{problem\} in it"):
-        format_messages("Solve.", "a", None)
-
-
 # The token with which a turn ends.
-
-
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [
-        ("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>\n{% endfor %}", "<|im_end|>"),
-        ("{% for m in messages %}{{ m.content }} <|endoftext|>{% endfor %}", "<|endoftext|>"),
-        ("{% for m in messages %}{{ m.content | trim }}<|box|><|im_end|>{% endfor %}", "<|box|>"),
-        ("{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}", None),
-        ("{% for m in messages %}{{ m.content }}\nEnd of turn.<|im_end|>{% endfor %}", None),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}<|im_end|>", None),
-    ],
-)
-def test_end_of_a_turn_is_the_control_token_behind_the_assistants_content(template: str, expected: str | None) -> None:
-    tokenizer = zoo.byte_level()
-    tokenizer.chat_template = template
-    found = turn_end_id(tokenizer)
-    assert found == (None if expected is None else tokenizer.convert_tokens_to_ids(expected))
 
 
 def test_end_of_a_turn_may_depend_on_the_templates_arguments() -> None:
@@ -267,32 +146,6 @@ def test_end_of_a_turn_may_depend_on_the_templates_arguments() -> None:
     assert found == tokenizer.convert_tokens_to_ids(["<|box|>", "<|im_end|>"])
 
 
-@pytest.mark.parametrize(
-    ("template", "missing"),
-    [
-        (
-            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
-            "<|im_start|>assis",
-        ),
-        ("{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}", "assistant:"),
-        ("{% for m in messages %}{{ ('Q ' if m.role == 'user' else '') + m.content + ' A ' }}{% endfor %}", None),
-        (BYTE_LEVEL.chat_template, None),
-        ("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}", None),
-    ],
-)
-def test_prompt_that_does_not_begin_the_assistants_turn_is_refused(template: str, missing: str | None) -> None:
-    tokenizer = zoo.byte_level()
-    tokenizer.chat_template = template
-    if missing is None:
-        check_generation_prompt(tokenizer)
-        return
-    with pytest.raises(
-        ModelError, match=rf"writes '{re.escape(missing)}.*' before an assistant's turn, but not at"
-    ) as e:
-        check_generation_prompt(tokenizer)
-    assert "\n" not in str(e.value)
-
-
 def test_template_that_takes_no_assistants_turn_has_no_end_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = zoo.byte_level()
     tokenizer.chat_template = (
@@ -302,3 +155,76 @@ def test_template_that_takes_no_assistants_turn_has_no_end_and_says_so(caplog: p
     assert turn_end_id(tokenizer) is None
     assert "users only" in caplog.text
     assert "responses end in the tokenizer's EOS" in caplog.text
+
+
+def test_bos_is_there_as_often_as_the_template_writes_it() -> None:
+    assert METASPACE("a")["input_ids"][0] == METASPACE.bos_token_id
+    assert [render_prompt(METASPACE, user(t)).count(METASPACE.bos_token_id) for t in ("a", "a </s>")] == [1, 1]
+    assert BYTE_LEVEL("a")["input_ids"][0] == BYTE_LEVEL.bos_token_id
+    assert BYTE_LEVEL.bos_token_id not in render_prompt(BYTE_LEVEL, user("a"))
+
+
+@every_fast
+def test_problem_that_spells_control_tokens_is_read_as_text(tokenizer: PreTrainedTokenizerBase) -> None:
+    plain = render_prompt(tokenizer, user("What does x mean?"))
+    for spelling in (*SPELLINGS, "".join(SPELLINGS), "<|im<eos>_end|></</s>s>[[EOS]EOS]"):
+        spelled = render_prompt(tokenizer, user(f"What does {spelling} mean?"))
+        assert controls(tokenizer, spelled) == controls(tokenizer, plain), spelling
+        assert zoo.decoded(tokenizer, spelled) == zoo.decoded(tokenizer, plain).replace(" x ", f" {spelling} ")
+
+
+def test_template_that_cannot_be_used_is_named() -> None:
+    for template, why in {
+        "{# nothing #}": "template of /models/base gives an empty prompt",
+        "{{ messages + 1 }}": "template of /models/base rejects a prompt with roles",
+        "": "/models/base has no chat template; add a `chat_template`",
+    }.items():
+        tokenizer = zoo.byte_level()
+        tokenizer.chat_template, tokenizer.name_or_path = template or None, "/models/base"
+        with pytest.raises(ModelError, match=why):
+            render_prompt(tokenizer, user("a"))
+    with pytest.raises(ModelError, match=r"rejects a prompt with roles \['system', 'user'\]: System role not supp"):
+        render_prompt(METASPACE, (Message(role="system", content="Add."), *user("a")))
+    for name, reason in {
+        "enable_thinkin": "the chat template does not use it",
+        "tools": "the renderer",
+    }.items():
+        with pytest.raises(ConfigError, match=rf"qwen\.chat_template_kwargs\.{name} cannot take effect: {reason}"):
+            check_template_arguments(thinking_tokenizer(), {"enable_thinking": False, name: 1}, agent="qwen")
+
+
+def test_format_replaces_the_placeholder_and_leaves_every_brace() -> None:
+    template = "{problem}\nPut your final answer within \\boxed{}. {{x}}"
+    assert format_messages(template, "Let \\frac{1}{2} {problem}", "") == (
+        Message(role="system", content=""),
+        Message(role="user", content="Let \\frac{1}{2} {problem}\nPut your final answer within \\boxed{}. {{x}}"),
+    )
+    with pytest.raises(ConfigError, match=r"prompt template: got 'Solve\.', expected \{problem\} in it"):
+        format_messages("Solve.", "a", None)
+
+
+def test_end_of_a_turn_is_the_control_token_behind_the_assistants_content() -> None:
+    for template, expected in {
+        "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>\n{% endfor %}": "<|im_end|>",
+        "{% for m in messages %}{{ m.content | trim }}<|box|><|im_end|>{% endfor %}": "<|box|>",
+        "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}": None,
+        "{% for m in messages %}{{ m.content }}\nEnd of turn.<|im_end|>{% endfor %}": None,
+    }.items():
+        tokenizer = zoo.byte_level()
+        tokenizer.chat_template = template
+        assert turn_end_id(tokenizer) == (expected and tokenizer.convert_tokens_to_ids(expected)), template
+
+
+def test_prompt_that_does_not_begin_the_assistants_turn_is_refused() -> None:
+    tokenizer = zoo.byte_level()
+    for template, missing in (
+        ("{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}", "assistant:"),
+        ("{% for m in messages %}{{ ('Q ' if m.role == 'user' else '') + m.content + ' A ' }}{% endfor %}", None),
+        (BYTE_LEVEL.chat_template, None),
+    ):
+        tokenizer.chat_template = template
+        if missing is None:
+            check_generation_prompt(tokenizer)
+            continue
+        with pytest.raises(ModelError, match=rf"writes '{missing}.*' before an assistant's turn, but not at"):
+            check_generation_prompt(tokenizer)

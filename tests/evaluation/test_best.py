@@ -14,11 +14,9 @@ from fastapi.testclient import TestClient
 from dashboards.app import create_app
 from dashboards.models.runs.checkpoints import read_checkpoints
 from flows.cli import main
-from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.config.schema import CheckpointConfig, KeepBestConfig
-from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.best import BestStep, best_steps, best_texts
 from hacpo_core.evaluation.results import results
 from hacpo_core.phases.runner import DirectRunner
@@ -62,23 +60,11 @@ def test_best_steps_are_those_of_all_agents(tmp_path: Path) -> None:
     }
 
 
-def test_step_at_which_the_training_does_not_evaluate_is_none_of_the_best(tmp_path: Path) -> None:
-    agents = ("qwen-tiny", "llama-tiny")
-    plan = evaluated(tmp_path, {(step, k): [value] for step, value in ((1, 1.0), (2, 0.0)) for k in agents}, every=2)
-    assert best_steps(plan.root, plan.config) == [BestStep(2, 0.0)]
-
-
 def test_unknown_accuracy_leaves_the_order_of_the_others(tmp_path: Path) -> None:
     values = {1: 0.0, 2: float("nan"), 3: 1.0, 4: float("nan"), 5: 0.5}
     agents = ("qwen-tiny", "llama-tiny")
     plan = evaluated(tmp_path, {(step, k): [value, value] for step, value in values.items() for k in agents}, num=3)
     assert [each.step for each in best_steps(plan.root, plan.config)] == [3, 5, 1]
-
-
-def test_nothing_is_best_without_a_metric_or_a_score(tmp_path: Path) -> None:
-    unscored = evaluated(tmp_path, {(1, "qwen-tiny"): [float("nan")] * 4, (1, "llama-tiny"): [1.0] * 4})
-    assert best_steps(unscored.root, unscored.config) == []
-    assert best_steps(unscored.root, compose("tiny", "hacpo")) == []
 
 
 @pytest.mark.slow
@@ -103,11 +89,3 @@ def test_checkpoints_of_the_best_steps_stay_beside_the_newest(
         main()
     assert ended.value.code in (0, None)
     assert f"{best[0]} of 5" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_metric_that_is_not_evaluated_during_training_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"checkpoint.keep_best.metric: got arithmetic_test, which is not evaluated"):
-        compose("tiny", "hacpo", overrides=["checkpoint.keep_best.metric=arithmetic_test"])
-    with pytest.raises(ConfigError, match=r"checkpoint.keep_best.num"):
-        compose("tiny", "hacpo", overrides=["checkpoint.keep_best.num=2"])

@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM
 
 from flows.planning.plans import Plan
 from flows.records.progress import read_progress
-from flows.runs.display import format_table
 from flows.runs.experiment import run_experiment
 from flows.runs.opening import open_experiment
 from flows.runs.results import result_values
@@ -107,19 +106,6 @@ def test_bits_are_those_of_transformers_log_softmax_at_temperature_one(
         assert measured.num_problems == NUM_PROBLEMS
 
 
-def test_unlike_tokenizers_share_the_bytes_and_may_be_compared(small_plan: Callable[..., Plan], solved: Path) -> None:
-    planned = small_plan("hacpo", *words(solved))
-    found = evaluated(planned)
-    tables = {agent: bits_of(planned, agent) for agent in found}
-    assert tables["qwen"]["num_bytes"].tolist() == tables["llama"]["num_bytes"].tolist()
-    assert (tables["qwen"]["num_tokens"] > 1.2 * tables["llama"]["num_tokens"]).all(), "characters, and merged ones"
-    for agent, table in tables.items():
-        measured = found[agent].bits_per_byte
-        assert measured is not None
-        assert measured.value == pytest.approx(table["bits"].sum() / table["num_bytes"].sum())
-        assert 0 < measured.value < 1, "both were warmed up on such solutions; log2 of 26 symbols is 4.7"
-
-
 def test_headline_stays_the_accuracy(small_plan: Callable[..., Plan], solved: Path) -> None:
     planned = small_plan("hacpo", *words(solved))
     result = evaluated(planned)["qwen"]
@@ -167,17 +153,6 @@ def test_interrupted_evaluation_goes_on_with_the_same_bits(
     assert calls == [*of_qwen, "sample llama", "score llama"], "what was committed is not repeated"
 
 
-def test_solutions_of_other_shards_have_the_same_bits(
-    small_plan: Callable[..., Plan], solved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = evaluated(small_plan("hacpo", *words(solved), runs_dir=tmp_path / "whole"))
-    counting = Counting()
-    monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", 4)
-    cut = evaluated(small_plan("hacpo", *words(solved)), counting)
-    assert counting.kinds == ["answer.test.0-4", "answer.test.4-6", "score.test", "evaluate.test"] * 2
-    assert cut["qwen"].bits_per_byte == whole["qwen"].bits_per_byte
-
-
 def test_empty_and_too_long_solutions_are_left_out_and_counted(
     small_plan: Callable[..., Plan], solved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -197,16 +172,6 @@ def test_empty_and_too_long_solutions_are_left_out_and_counted(
         "benchmark test, agent qwen: 3 of 6 reference solutions are left out of bits_per_byte: 2 empty, "
         "1 longer than the model's 60 positions with the prompt"
     ) in caplog.messages
-
-
-def test_nothing_scored_is_an_unknown_figure(small_plan: Callable[..., Plan], solved: Path) -> None:
-    lines = [json.loads(line) | {"solution": ""} for line in solved.read_text(encoding="utf-8").splitlines()]
-    solved.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    result = evaluated(small_plan("hacpo", *words(solved)))["qwen"]
-    assert result.bits_per_byte is not None
-    assert math.isnan(result.bits_per_byte.value)
-    assert result.bits_per_byte.num_problems == 0
-    assert not math.isnan(result.value)
 
 
 def test_missing_column_is_named_when_the_training_is_planned(small_plan: Callable[..., Plan], solved: Path) -> None:
@@ -263,23 +228,3 @@ def test_training_reports_bits_in_its_table_and_its_progress(small_plan: Callabl
     assert progress is not None
     assert {(e.step, e.agent): e.bits_per_byte for e in progress.evaluations} == bits.to_dict()
     assert bits[1, "qwen"] != bits[0, "qwen"], "scored under the trained weights"
-
-
-def test_accuracies_keep_three_digits_beside_bits_above_one() -> None:
-    shown = format_table(pd.DataFrame({"metric": ["avg@1", "bits_per_byte"], "value": [0.25, 2.125]}))
-    assert "0.250" in shown
-    assert "2.125" in shown
-
-
-@pytest.mark.system
-@pytest.mark.ray
-def test_agents_in_rays_actors_have_the_same_bits(
-    small_plan: Callable[..., Plan], solved: Path, tmp_path: Path, leftovers: Callable[[], list[str]]
-) -> None:
-    pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
-    local = evaluated(small_plan("hacpo", *words(solved), runs_dir=tmp_path / "local"))
-    placed = evaluated(small_plan("hacpo", *words(solved, "placement.kind=ray", "engine.num_threads=1")))
-    assert {agent: result.bits_per_byte for agent, result in placed.items()} == {
-        agent: result.bits_per_byte for agent, result in local.items()
-    }
-    assert not leftovers()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -123,41 +122,6 @@ def test_figures_are_those_of_the_responses(small_plan: Callable[..., Plan]) -> 
     assert 0 < frame.value["avg@3"] < 1
 
 
-def test_unscored_responses_are_a_share_and_no_wrong_answers(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner = VerifierPool.verify
-
-    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
-        verdicts = inner(self, texts, golds, **options)
-        return [Verdict("unscored", None, None, 5.0, "timeout"), *verdicts[1:]]
-
-    monkeypatch.setattr(VerifierPool, "verify", verify)
-    planned = small_plan("hacpo", "evaluate.during=[]", "evaluate.final=[test]")
-    responses = evaluated(planned)
-    (row,) = read_evaluations(planned.root).to_dict(orient="records")
-    assert responses["status"][0] == "unscored"
-    assert np.isnan(responses["reward"][0])
-    assert row["unscored_share"] == 1 / 8
-    assert row["value"] == pytest.approx((responses["reward"][1:] > 0).mean())
-
-
-def test_shard_with_too_many_unscored_responses_stops_and_is_answered_again(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner, unscored = VerifierPool.verify, Verdict("unscored", None, None, 5.0, "timeout")
-
-    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
-        return [unscored, unscored, *inner(self, texts, golds, **options)[2:]]
-
-    planned = small_plan("hacpo", "evaluate.during=[]", "evaluate.final=[test]", "verifier.max_unscored_fraction=0.1")
-    with monkeypatch.context() as patch:
-        patch.setattr(VerifierPool, "verify", verify)  # 2 of 8; a tenth, rounded up, is 1
-        with pytest.raises(VerificationError, match=r"step 0, qwen on test: 2 of 8 .*=0\.1 of them .*timeout"):
-            evaluated(planned)
-    assert (evaluated(planned)["status"] != "unscored").all(), "the shard was not committed"
-
-
 def test_unscored_responses_of_all_shards_count_together(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,21 +143,6 @@ def test_unscored_responses_of_all_shards_count_together(
         evaluated(planned)
     assert answered == [1, 1, 1], "a shard of one response may be without a verdict; the third one is too many"
     assert evaluated(planned)["status"].eq("unscored").sum() == 1, "the third shard was answered again"
-
-
-def test_result_table_shows_the_share_of_unscored_responses(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned = small_plan("gspo", "evaluate.during=[]", "evaluate.final=[test]", "train.num_steps=1")
-    assert "test_unscored" not in run_experiment(planned, DirectRunner()).table[0]
-    inner = VerifierPool.verify
-
-    def verify(self: VerifierPool, texts: Any, golds: Any, **options: Any) -> list[Verdict]:
-        return [Verdict("unscored", None, None, 5.0, "timeout"), *inner(self, texts, golds, **options)[1:]]
-
-    monkeypatch.setattr(VerifierPool, "verify", verify)
-    other = small_plan("gspo", "evaluate.during=[]", "evaluate.final=[test]", "train.num_steps=1", "seed=1")
-    assert [row["test_unscored"] for row in run_experiment(other, DirectRunner()).table] == [1 / 8, 1 / 8]
 
 
 def test_committed_evaluation_is_never_replaced_by_one_of_another_question(small_plan: Callable[..., Plan]) -> None:
@@ -220,18 +169,6 @@ def test_other_declaration_under_a_name_of_the_experiment_is_refused(
         with_benchmarks(planned, [str(tmp_path / "test.yaml")])
     with pytest.raises(ConfigError, match=r"another of these files declares it differently than .*two/mine.yaml"):
         with_benchmarks(planned, [str(tmp_path / folder / "mine.yaml") for folder in ("one", "two")])
-
-
-def test_name_of_an_earlier_evaluation_keeps_its_question_at_every_step(
-    small_plan: Callable[..., Plan], tmp_path: Path
-) -> None:
-    planned, path = small_plan("gspo", *SAMPLED, "train.num_steps=1"), tmp_path / "mine.yaml"
-    path.write_text("{kind: arithmetic, limit: 5, max_response_tokens: 40}", encoding="utf-8")
-    run_evaluation(with_benchmarks(planned, [str(path)]), 0, DirectRunner())
-    run_experiment(planned, DirectRunner())
-    path.write_text("{kind: arithmetic, limit: 6, max_response_tokens: 40}", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"benchmark mine: after step 0 .* give the new declaration another name"):
-        run_evaluation(with_benchmarks(planned, [str(path)]), 1, DirectRunner())
 
 
 def test_agents_with_dots_in_their_names_are_told_apart(small_models: Path, tmp_path: Path) -> None:

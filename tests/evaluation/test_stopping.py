@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 
 from flows.commands.train import train_planned
-from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.records.progress import read_progress
 from flows.runs.experiment import run_experiment
 from flows.runs.extend import why_not_extended
 from flows.runs.results import read_final
-from hacpo_core.config.identity import identity_fields
 from hacpo_core.config.schema import StopConfig
-from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.results import results
 from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.phases.runner import DirectRunner
@@ -61,13 +58,6 @@ def test_patience_counts_evaluations_without_a_new_best(
     assert last_step(plan.root, replace(plan.config, train=train)) == expected
     never = replace(train, stop=StopConfig())
     assert last_step(plan.root, replace(plan.config, train=never)) == 100
-
-
-def test_evaluation_that_lacks_an_agent_does_not_count(tmp_path: Path) -> None:
-    rewards = {(0, TEST, agent): [[1.0]] for agent in AGENTS} | {(10, TEST, AGENTS[0]): [[0.0]]}
-    plan = evaluated(tmp_path, rewards)
-    train = replace(plan.config.train, num_steps=100, stop=StopConfig(metric=TEST, patience=1))
-    assert last_step(plan.root, replace(plan.config, train=train)) == 100
 
 
 def test_evaluation_between_those_of_the_training_does_not_count(tmp_path: Path) -> None:
@@ -124,15 +114,3 @@ def test_training_that_is_killed_before_its_final_evaluation_ends_at_the_same_st
             run_experiment(planned, DirectRunner())
     assert run_experiment(planned, DirectRunner()).digests == expected.digests
     assert {result.step for result in results(planned.root) if result.benchmark == "test"} == {0, 3}
-
-
-@pytest.mark.slow
-def test_stop_is_part_of_the_id_and_needs_its_metric_during_training() -> None:
-    with pytest.raises(ConfigError, match=r"train.stop.metric: got arithmetic_test, which is not evaluated during"):
-        compose("tiny", "hacpo", overrides=["train.stop.metric=arithmetic_test"])
-    with pytest.raises(ConfigError, match=r"train.stop.patience"):
-        compose("tiny", "hacpo", overrides=["train.stop.patience=2"])
-    stopping = compose("tiny", "hacpo", overrides=["train.stop.metric=arithmetic_dev"])
-    assert (
-        identity_fields(stopping).items() >= {"train.stop.metric": "arithmetic_dev", "train.stop.patience": 3}.items()
-    )

@@ -18,7 +18,7 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
-from hacpo_core.algo.advantages import leave_one_out, whitened
+from hacpo_core.algo.advantages import whitened
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.build import History
 from hacpo_core.methods.builders.shuffled import Shuffled
@@ -64,24 +64,11 @@ def scored(*rollouts: Rollout, max_response_tokens: int = 0) -> ScoredStep:
 # --- advantages ---
 
 
-def test_leave_one_out_by_hand() -> None:
-    reward_PAG = tensor([[[1.0, 0.0, 0.0]], [[1.0, 1.0, 0.0]]])
-    every = torch.ones(2, 1, 3, dtype=torch.bool)
-    found = leave_one_out(reward_PAG, every, every)
-    assert found.tolist() == [[[1.0, -0.5, -0.5]], [[0.5, 0.5, -1.0]]]
-
-
 def test_leave_one_out_leaves_unscored_out_and_gives_a_lone_response_nothing() -> None:
     step = scored(rollout("p", 0, 1.0), rollout("p", 1, 0.0), rollout("p", 2, None), rollout("q", 0, 1.0))
     estimate, state = LeaveOneOut().estimate(step, {})
     assert estimate.advantages["a"]["a"].advantage_R.tolist() == [1.0, -1.0, 0.0, 0.0]
     assert state == {}
-
-
-def test_tagged_rows_are_compared_with_the_ordinary_ones_and_move_no_mean() -> None:
-    step = scored(rollout("p", 0, 1.0), rollout("p", 1, 0.0), rollout("p", 2, 1.0, tag="search"))
-    advantage_R = LeaveOneOut().estimate(step, {})[0].advantages["a"]["a"].advantage_R
-    assert advantage_R.tolist() == [1.0, -1.0, 0.5]
 
 
 def test_batch_normalisation_weighs_responses_by_their_tokens() -> None:
@@ -171,18 +158,6 @@ def test_gmpo_clips_each_token_before_the_mean() -> None:
     )
 
 
-def test_gmpo_within_its_bounds_is_the_sequence_ratio() -> None:
-    found, _ = surrogate(Gmpo(), [[0.1, -0.3]], [2.0])
-    assert found.value_B.item() == pytest.approx(2.0 * math.exp(-0.1))
-    assert found.ratio_B.item() == pytest.approx(math.exp(-0.1))
-
-
-@pytest.mark.parametrize("method", ["cispo", "sapo", "gmpo", "dr_grpo"])
-def test_token_ratios_and_shared_rollouts_are_refused_together(method: str) -> None:
-    with pytest.raises(ConfigError, match=r"which uses a ratio per token, with method.shares_rollouts=true, but"):
-        compose("tiny", method, overrides=["method.shares_rollouts=true"])
-
-
 # --- dynamic sampling ---
 
 PROBLEMS = [Problem(name, (Message("user", name),), Gold("1"), "") for name in ("p", "q", "r")]
@@ -255,3 +230,8 @@ def test_dapo_counts_the_tokens_of_all_rounds_and_trains_on_groups_with_spread(s
     trained = set(store.read_table(1, "update.qwen", "update.qwen.parquet")["problem_id"])
     expected = set(spread[spread > 1].index) or set(spread.index)
     assert trained == expected
+
+
+def test_token_ratios_and_shared_rollouts_are_refused_together() -> None:
+    with pytest.raises(ConfigError, match=r"which uses a ratio per token, with method.shares_rollouts=true, but"):
+        compose("tiny", "cispo", overrides=["method.shares_rollouts=true"])

@@ -13,14 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.algo import gain_network
 from hacpo_core.algo.difficulty import difficulty_weights, kalman_anchor, mean_anchor
-from hacpo_core.errors import ConfigError
-from hacpo_core.methods.base import State
-from hacpo_core.methods.builders.bandit import CONTEXT, Bandit
+from hacpo_core.methods.builders.bandit import Bandit
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.estimators.difficulty import DifficultyWeighted
 from hacpo_core.methods.state import decode, encode
@@ -96,18 +93,6 @@ def test_anchor_is_the_learners_own_and_others_rows_keep_their_weight() -> None:
 # --- the network ---
 
 
-def test_network_learns_which_rows_gain() -> None:
-    draw = np.random.default_rng(0)
-    parameters = gain_network.initial(2, 16, draw)
-    good_NC, bad_NC = draw.normal([2.0, 0.0], 0.1, (8, 2)), draw.normal([-2.0, 0.0], 0.1, (8, 2))
-    parameters = gain_network.add_rows(parameters, np.concatenate([good_NC, bad_NC]))
-    for _ in range(50):
-        parameters = gain_network.fit(parameters, good_NC, 1.0, learning_rate=1e-2, num_passes=4)
-        parameters = gain_network.fit(parameters, bad_NC, -1.0, learning_rate=1e-2, num_passes=4)
-    assert gain_network.predict(parameters, good_NC).min() > 0.5
-    assert gain_network.predict(parameters, bad_NC).max() < -0.5
-
-
 def test_gradient_of_the_network_is_that_of_autograd() -> None:
     draw = np.random.default_rng(1)
     context_NC = draw.normal(size=(5, 3))
@@ -159,23 +144,6 @@ def test_best_arms_are_taken_and_any_by_chance() -> None:
     assert drawn == {0, 1, 2, 3}
 
 
-def test_order_that_gives_partners_mini_batches_of_their_own_is_refused() -> None:
-    with pytest.raises(ConfigError, match="got own_first with builder bandit"):
-        compose("tiny", "hacpo_cbs", overrides=["method.build.order=own_first"])
-
-
-@pytest.mark.slow
-def test_rows_without_an_advantage_do_not_come_back_where_equal_rewards_are_dropped(
-    small_plan: Callable[..., Plan],
-) -> None:
-    words = ("method.build.drops_equal_rewards=true", "method.build.reused_share=1", "engine.skip_zero_advantage=false")
-    planned = small_plan("cbs", *words, "evaluate.during=[]", "evaluate.final=[]")
-    run_experiment(planned, DirectRunner())
-    for step in range(2, 5):
-        rows = StepStore(planned.root).read_table(step, "update.llama", "update.llama.parquet")
-        assert (rows["advantage"][rows["step"] < step] != 0).all()
-
-
 @pytest.mark.slow
 def test_fresh_groups_are_cut_and_earlier_rows_come_back(small_plan: Callable[..., Plan]) -> None:
     words = ("method.build.kept_share=0.5", "method.build.reused_share=0.5", "evaluate.during=[]", "evaluate.final=[]")
@@ -196,13 +164,3 @@ def test_fresh_groups_are_cut_and_earlier_rows_come_back(small_plan: Callable[..
     sampled = len(store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet"))
     assert counts[0] == sampled // 2, "nothing to come back in the first step"
     assert counts[1:] == [sampled] * 3
-
-
-@pytest.mark.slow
-def test_context_has_ten_numbers_and_a_plain_state(small_plan: Callable[..., Plan]) -> None:
-    planned = small_plan("hacpo_cbs", "evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2")
-    run_experiment(planned, DirectRunner())
-    state: State = StepStore(planned.root).read_value(2, "update.llama", "update.llama.json")["state"]
-    assert len(CONTEXT) == 10
-    assert state["rows"]["shape"][1] == 10
-    assert set(state) == {"network", "uses", "rows", "reward"}

@@ -167,12 +167,6 @@ def test_one_right_answer_to_a_problem_is_drawn_by_the_seed() -> None:
     assert drawn == {RowKey(1, "b", "p", 0), RowKey(1, "b", "p", 1), RowKey(1, "b", "p", 3), RowKey(1, "c", "p", 0)}
 
 
-def test_updates_are_announced_for_own_rows() -> None:
-    assert PeerSuccesses(problems=2).num_updates(num_rows=32, num_samples=4, num_sources=2) == 2
-    with pytest.raises(ConfigError, match="order: got own_first"):
-        compose("tiny", "sgt", overrides=["method.build.order=own_first"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "most"), [("sgt", 4), ("luffy", 1)])
 def test_agents_train_on_all_own_rows_and_on_right_rows_of_the_partner(
@@ -189,20 +183,6 @@ def test_agents_train_on_all_own_rows_and_on_right_rows_of_the_partner(
     assert (taken.raw_reward == 1).all()
     per_problem = right.groupby("problem_id").size()
     assert taken.groupby("problem_id").size().to_dict() == per_problem.clip(upper=most).to_dict()
-
-
-@pytest.mark.parametrize(
-    ("method", "word", "field"),
-    [
-        ("sgt", "method.shares_rollouts=false", "method.estimate.name: got peer_rows"),
-        ("luffy", "method.shares_rollouts=false", "method.estimate.name: got peer_rows"),
-        ("gspo", "method.build.name=peer_successes", "method.build.name: got peer_successes"),
-        ("grpo", "method.objective.name=peer_shaping", "method.objective.name: got peer_shaping"),
-    ],
-)
-def test_part_about_partners_rows_needs_shared_rollouts(method: str, word: str, field: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{field}, .* set method.shares_rollouts=true"):
-        compose("tiny", method, overrides=[word])
 
 
 # --- LUFFY's objective ---
@@ -238,3 +218,13 @@ def test_peers_row_is_weighed_by_a_shaped_probability_and_own_rows_are_grpos() -
 def test_grids_split_only_what_reads_no_partner() -> None:
     alone = {name: trains_alone(compose("tiny", name).method) for name in ("ha_dw", "ilr", "xgrpo", "sgt", "cbs")}
     assert alone == {"ha_dw": True, "ilr": False, "xgrpo": False, "sgt": False, "cbs": True}
+
+
+def test_part_about_partners_rows_needs_shared_rollouts() -> None:
+    for method, word, field in (
+        ("luffy", "method.shares_rollouts=false", "method.estimate.name: got peer_rows"),
+        ("gspo", "method.build.name=peer_successes", "method.build.name: got peer_successes"),
+        ("grpo", "method.objective.name=peer_shaping", "method.objective.name: got peer_shaping"),
+    ):
+        with pytest.raises(ConfigError, match=rf"{field}, .* set method.shares_rollouts=true"):
+            compose("tiny", method, overrides=[word])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ import torch
 
 from hacpo_core.methods.build import History
 from hacpo_core.methods.builders.shuffled import Shuffled
-from hacpo_core.methods.estimate import Estimate
 from hacpo_core.responses import Responses
 from tests.rollouts import Rollout, responses_of
 
@@ -46,6 +46,15 @@ def responses(agent: str, num_problems: int, num_samples: int) -> Responses:
     )
 
 
+def history_of(
+    of_agents: Mapping[str, Responses], problem_ids: tuple[str, ...], num_samples: int, *, seed: int = 0, step: int = 1
+) -> History:
+    """A step whose advantages and trained rows the ordinary builder does not look at."""
+    fails = lambda _: pytest.fail("the ordinary builder reads none")  # noqa: E731
+    names = tuple(of_agents)
+    return History(step, problem_ids, names, num_samples, seed, lambda _, agent: of_agents[agent], fails, fails)
+
+
 def slots_of(
     *,
     sources: Sequence[int] = (0, 1),
@@ -59,22 +68,8 @@ def slots_of(
     """Mini-batches of a step in which every source answered every problem."""
     names = tuple(map(str, sources))
 
-    def read(_: int, agent: str) -> Responses:
-        return responses(agent, num_problems, num_samples)
-
-    def nothing(_: int) -> Estimate:
-        raise AssertionError("the ordinary builder looks at no advantage")
-
-    history = History(
-        step=step,
-        problem_ids=tuple(map(str, range(num_problems))),
-        sources=names,
-        num_samples=num_samples,
-        seed=seed,
-        responses=read,
-        estimate=nothing,
-        trained_rows=lambda _: pytest.fail("no builder here reads them"),
-    )
+    of_agents = {agent: responses(agent, num_problems, num_samples) for agent in names}
+    history = history_of(of_agents, tuple(map(str, range(num_problems))), num_samples, seed=seed, step=step)
     batches, state = Into(order=order, number=num_minibatches).build(history, {})
     assert state == {}
     return [[Slot(int(key.agent), int(key.problem_id), key.sample) for key in batch] for batch in batches]
@@ -90,31 +85,11 @@ def test_mixed_mini_batches_hold_equal_shares_of_every_source(sources: list[int]
     assert shares(slots_of(sources=sources)) == [dict.fromkeys(sources, 8)] * 4
 
 
-@pytest.mark.parametrize(
-    ("num_agents", "sizes", "num_minibatches", "rows"),
-    [
-        (3, {"num_problems": 128, "num_samples": 8}, 6, 512),  # 64 problems each, as in the paper, of three agents
-        (2, {"num_problems": 4, "num_samples": 3}, 8, 3),
-        (2, {"num_problems": 2, "num_samples": 1}, 4, 1),
-    ],
-)
-def test_where_shares_do_not_divide_mini_batches_are_of_one_size_and_shares_differ_by_one_row(
-    num_agents: int, sizes: dict[str, int], num_minibatches: int, rows: int
-) -> None:
-    found = shares(slots_of(sources=range(num_agents), num_minibatches=num_minibatches, **sizes))
-    assert [sum(share.values()) for share in found] == [rows] * num_minibatches
-    assert all(max(share.values()) - min(share.get(j, 0) for j in range(num_agents)) <= 1 for share in found)
-
-
 def test_mini_batches_hold_whole_groups_where_the_numbers_allow_it() -> None:
     for piece in slots_of(num_problems=8, num_samples=4, num_minibatches=4):
         assert sorted(Counter((j, p) for j, p, _ in piece).values()) == [4] * 4
         by_source = [{p for j, p, _ in piece if j == source} for source in (0, 1)]
         assert by_source[0] == by_source[1]
-
-
-def test_own_first_trains_on_own_mini_batches_before_the_others() -> None:
-    assert shares(slots_of(sources=[1, 0], order="own_first")) == [{1: 16}, {1: 16}, {0: 16}, {0: 16}]
 
 
 def test_own_first_mixes_the_other_sources_by_problem() -> None:
@@ -124,54 +99,19 @@ def test_own_first_mixes_the_other_sources_by_problem() -> None:
         assert {p for j, p, _ in piece if j == 0} == {p for j, p, _ in piece if j == 2}
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_own_first_trains_on_both_kinds_of_rows_however_few_are_left(number: int) -> None:
-    # With drops_equal_rewards, one problem of a step may be left, whose rows are fewer than one mini-batch's.
-    found = slots_of(sources=[1, 0], num_problems=1, num_samples=2, order="own_first", num_minibatches=number)
-    assert [{j for j, _, _ in piece} for piece in found] == [{1}, {0}] + [{0}] * (number - 2)
-    assert sorted(slot for piece in found for slot in piece) == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
-
-
-def test_more_mini_batches_than_rows_leave_none_empty() -> None:
-    assert [len(piece) for piece in slots_of(sources=[0], num_problems=1, num_samples=2, num_minibatches=5)] == [1, 1]
-
-
-def test_own_first_with_one_source_is_all_own() -> None:
-    assert slots_of(sources=[3], order="own_first") == slots_of(sources=[3])
-
-
 def test_rows_ordered_by_length_begin_and_end_short() -> None:
     lengths = {"0": (5, 1, 7), "1": (2, 6, 3)}
 
-    def read(_: int, agent: str) -> Responses:
-        tokens = [(1,) * length for length in lengths[agent]]
-        rows = [Rollout("p", agent, i, (1,), ids, (-1.0,) * len(ids), "", "stop") for i, ids in enumerate(tokens)]
-        return responses_of(rows)
-
-    def nothing(_: int) -> Estimate:
-        raise AssertionError("the ordinary builder looks at no advantage")
-
-    history = History(1, ("p",), ("0", "1"), 3, 0, read, nothing, lambda _: pytest.fail("not read"))
+    of_agents = {
+        agent: responses_of(
+            [Rollout("p", agent, i, (1,), (1,) * n, (-1.0,) * n, "", "stop") for i, n in enumerate(of_agent)]
+        )
+        for agent, of_agent in lengths.items()
+    }
+    history = history_of(of_agents, ("p",), 3)
     batches, _ = Into(order="length", number=3).build(history, {})
     # Sorted 1 2 3 5 6 7: every other one, 1 3 6, then the rest in reverse, 7 5 2.
     assert [[lengths[key.agent][key.sample] for key in batch] for batch in batches] == [[1, 3], [6, 7], [5, 2]]
-
-
-@pytest.mark.parametrize("order", ["mixed", "own_first", "length"])
-@pytest.mark.parametrize("sources", [[0], [1, 0], [2, 0, 1]])
-@pytest.mark.parametrize(("num_problems", "num_samples", "updates_per_source"), [(8, 4, 2), (7, 3, 2), (5, 2, 3)])
-def test_every_response_is_in_exactly_one_mini_batch(
-    order: str, sources: list[int], num_problems: int, num_samples: int, updates_per_source: int
-) -> None:
-    found = slots_of(
-        sources=sources,
-        order=order,
-        num_problems=num_problems,
-        num_samples=num_samples,
-        num_minibatches=updates_per_source * len(sources),
-    )
-    expected = [(j, p, i) for j in sorted(sources) for p in range(num_problems) for i in range(num_samples)]
-    assert sorted(slot for piece in found for slot in piece) == expected
 
 
 def test_content_depends_on_seed_step_and_learner_alone() -> None:
@@ -202,8 +142,33 @@ def test_size_that_does_not_divide_the_rows_is_named() -> None:
     assert "the 32 problem groups" in str(Shuffled(problems=64, order="own_first").why_unfit(**sizes))
 
 
-def test_both_orders_follow_one_shuffle_of_the_problems() -> None:
-    mixed, own_first = (slots_of(order=order) for order in ("mixed", "own_first"))
-    own = [[slot for piece in pieces for slot in piece if slot[0] == 0] for pieces in (mixed, own_first)]
-    assert own[0] == own[1]
-    assert [p for _, p, i in own[0] if i == 0] != list(range(8))
+def test_shares_that_do_not_divide_differ_by_one_row() -> None:
+    for num_agents, num_problems, num_samples, number in ((3, 128, 8, 6), (2, 4, 3, 8), (2, 2, 1, 4)):
+        found = shares(
+            slots_of(
+                sources=range(num_agents), num_problems=num_problems, num_samples=num_samples, num_minibatches=number
+            )
+        )
+        rows = num_agents * num_problems * num_samples // number
+        assert [sum(share.values()) for share in found] == [rows] * number
+        assert all(max(share.values()) - min(share.get(j, 0) for j in range(num_agents)) <= 1 for share in found)
+
+
+def test_own_first_trains_on_both_kinds_of_rows_however_few_are_left() -> None:
+    # With drops_equal_rewards, one problem of a step may be left, whose rows are fewer than one mini-batch's.
+    for number in (1, 2, 3):
+        found = slots_of(sources=[1, 0], num_problems=1, num_samples=2, order="own_first", num_minibatches=number)
+        assert [{j for j, _, _ in piece} for piece in found] == [{1}, {0}] + [{0}] * (number - 2)
+
+
+def test_every_response_is_in_exactly_one_mini_batch() -> None:
+    for order, sources, sizes in itertools.product(
+        ("mixed", "own_first", "length"), ([0], [1, 0], [2, 0, 1]), ((8, 4, 2), (7, 3, 2), (5, 2, 3))
+    ):
+        problems, samples, updates = sizes
+        number = updates * len(sources)
+        found = slots_of(
+            sources=sources, order=order, num_problems=problems, num_samples=samples, num_minibatches=number
+        )
+        expected = list(itertools.product(sorted(sources), range(problems), range(samples)))
+        assert sorted(tuple(slot) for piece in found for slot in piece) == expected, (order, sources, sizes)

@@ -5,8 +5,6 @@ Shapes: N token of the learner, M token of another agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -14,13 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from hacpo_core.data.tokens.alignment import Aligner, TokenEnds, span_differences
 from tests import tokenizers_zoo as zoo
 
-MAKERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
-    "character": zoo.character,
-    "byte_level": zoo.byte_level,
-    "word_piece": zoo.word_piece,
-    "metaspace": zoo.metaspace,
-    "slow": zoo.slow_character,
-}
 TEXT = "x + y = 7, so 12"
 
 
@@ -49,9 +40,9 @@ def test_text_without_shared_ends_is_one_span() -> None:
     assert span_differences(own, np.array([2, 4]), np.empty(0), np.empty(0, np.int64)).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", zoo.MAKERS)
 def test_ends_are_those_of_the_prefixes(name: str) -> None:
-    tokenizer = MAKERS[name]()
+    tokenizer = zoo.MAKERS[name]()
     ids = ids_of(tokenizer, TEXT)
     ends = TokenEnds(tokenizer).of(ids)
     assert ends is not None
@@ -59,11 +50,11 @@ def test_ends_are_those_of_the_prefixes(name: str) -> None:
     assert ends.tolist() == [len(text) for text in decoded]
 
 
-@pytest.mark.parametrize("other", MAKERS)
-@pytest.mark.parametrize("own", MAKERS)
+@pytest.mark.parametrize("other", zoo.MAKERS)
+@pytest.mark.parametrize("own", zoo.MAKERS)
 def test_sum_of_the_differences_is_the_difference_of_the_sums(own: str, other: str) -> None:
     draw = np.random.default_rng(0)
-    tokenizers = [MAKERS[own](), MAKERS[other]()]
+    tokenizers = [zoo.MAKERS[own](), zoo.MAKERS[other]()]
     ids = [np.array([*ids_of(t, TEXT), t.eos_token_id], np.int32) for t in tokenizers]
     own_N, other_M = (-draw.exponential(size=len(each)) for each in ids)
     aligner = Aligner(*tokenizers, own_eos={int(ids[0][-1])}, other_eos={int(ids[1][-1])})

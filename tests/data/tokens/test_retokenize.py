@@ -20,23 +20,13 @@ from hacpo_core.data.tokens.retokenize import (
     valid_unicode,
     without_eos,
 )
-from hacpo_core.errors import ConfigError, ModelError
+from hacpo_core.errors import ModelError
 from hacpo_core.records import EosRule
 from tests import tokenizers_zoo as zoo
 from tests.rollouts import Rollout, responses_of
 
-CHARACTER = zoo.character()
-BYTE_LEVEL = zoo.byte_level()
-WORD_PIECE = zoo.word_piece()
-METASPACE = zoo.metaspace()
-SLOW = zoo.slow_character()
-TOKENIZERS = {
-    "character": CHARACTER,
-    "byte_level": BYTE_LEVEL,
-    "word_piece": WORD_PIECE,
-    "metaspace": METASPACE,
-    "slow": SLOW,
-}
+TOKENIZERS = zoo.TOKENIZERS
+CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE, SLOW = TOKENIZERS.values()
 SPELLINGS = sorted({token for tokenizer in TOKENIZERS.values() for token in special_token_ids(tokenizer)})
 
 every_target = pytest.mark.parametrize("target", TOKENIZERS.values(), ids=TOKENIZERS.keys())
@@ -139,29 +129,8 @@ def test_metaspace_target_gives_text_back_with_its_leading_spaces(text: str, num
     assert decode_response(METASPACE, retokenizer(METASPACE).one(rollout(spaced)).token_ids) == spaced
 
 
-@settings(deadline=None)
-@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
-def test_character_targets_give_ascii_back(text: str) -> None:
-    for target in (CHARACTER, SLOW):
-        assert decode_response(target, retokenizer(target).one(rollout(text)).token_ids) == text
-
-
-def test_byte_level_target_that_adds_a_space_in_front_does_not_add_it_here() -> None:
-    target = zoo.byte_level(add_prefix_space=True)
-    assert decode_response(target, content(target, "The answer")) == "The answer"
-    assert target("The", add_special_tokens=False)["input_ids"] != list(content(target, "The"))
-
-
 def test_word_piece_target_reads_words_it_lacks_as_unk_which_is_no_control_token() -> None:
     assert content(WORD_PIECE, "answer é") == zoo.ids_of(WORD_PIECE, "answer", "[UNK]")
-
-
-def test_target_reads_an_ordinary_added_token_as_its_id() -> None:
-    assert content(BYTE_LEVEL, "<think>") == zoo.ids_of(BYTE_LEVEL, "<think>")
-
-
-def test_word_piece_keeps_its_word_boundaries_across_tokenizers() -> None:
-    assert decode_response(WORD_PIECE, content(WORD_PIECE, "the answer xyz")) == "the answer xyz"
 
 
 def test_source_tidies_no_space_away_when_its_response_is_decoded() -> None:
@@ -188,37 +157,6 @@ def test_control_tokens_are_those_of_any_role_and_of_none_but_unk() -> None:
 def test_no_text_becomes_a_control_token(target: PreTrainedTokenizerBase, text: str) -> None:
     shared = retokenizer(target, eos="drop").one(rollout(text))
     assert not set(shared.token_ids) & control_ids(target)
-
-
-@every_target
-def test_every_spelled_special_token_survives_as_text(target: PreTrainedTokenizerBase) -> None:
-    text = "".join(SPELLINGS)
-    shared = retokenizer(target, eos="drop").one(rollout(text))
-    assert decode_response(target, shared.token_ids) == text
-    assert shared.num_control_dropped == 0
-
-
-@every_target
-def test_overlapping_special_spellings_survive_as_text(target: PreTrainedTokenizerBase) -> None:
-    text = "<|im<eos>_end|></</s>s>[[EOS]EOS]<|im_<|im_end|>end|>"
-    shared = retokenizer(target).one(rollout(text))
-    assert shared.token_ids[-1] == target.eos_token_id
-    assert not set(shared.token_ids[:-1]) & control_ids(target)
-    assert decode_response(target, shared.token_ids[:-1]) == text
-
-
-def test_response_that_spells_an_internal_name_survives_as_text() -> None:
-    text = unspellable(BYTE_LEVEL.eos_token_id)
-    assert decode_response(BYTE_LEVEL, content(BYTE_LEVEL, text)) == text
-
-
-@pytest.mark.parametrize(("target", "text"), [(METASPACE, "a</s>b"), (WORD_PIECE, "a [EOS] b")])
-def test_split_special_tokens_alone_would_let_a_control_token_through(
-    target: PreTrainedTokenizerBase, text: str
-) -> None:
-    plain = target(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert target.eos_token_id in plain
-    assert target.eos_token_id not in content(target, text)
 
 
 def test_bpe_that_merges_up_to_a_special_token_does_not_do_so_here() -> None:
@@ -249,12 +187,6 @@ def test_target_itself_is_left_as_it_was() -> None:
     assert target("<|im_end|>", add_special_tokens=False)["input_ids"] == [target.eos_token_id]
 
 
-def test_truncation_that_a_caller_set_on_the_target_cuts_no_response() -> None:
-    target = zoo.byte_level()
-    target("12", truncation=True, max_length=1)
-    assert decode_response(target, content(target, "12 + 30 = 42")) == "12 + 30 = 42"
-
-
 # Broken text.
 
 
@@ -264,11 +196,6 @@ def test_half_a_character_at_the_cut_is_left_out() -> None:
     assert text == "12 \ufffd"
     shared = retokenizer(CHARACTER).one(rollout(text, token_ids=source_ids, finish_reason="length"))
     assert shared.token_ids == zoo.ids_of(CHARACTER, "1", "2", " ")
-
-
-def test_response_that_is_only_half_a_character_becomes_empty() -> None:
-    shared = retokenizer(METASPACE).one(rollout("\ufffd\ufffd", token_ids=(7, 8), finish_reason="length"))
-    assert shared == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
 
 
 def test_replacement_characters_that_the_verifier_read_are_kept() -> None:
@@ -299,13 +226,6 @@ def _byte_pieces() -> list[str]:
 def test_lone_surrogates_become_replacement_characters_and_pairs_are_joined() -> None:
     assert valid_unicode("a\ud800b\udfff") == "a\ufffdb\ufffd"
     assert valid_unicode("\ud83d\ude00") == "😀"
-
-
-@every_target
-def test_lone_surrogate_in_a_response_does_not_crash(target: PreTrainedTokenizerBase) -> None:
-    shared = retokenizer(target).one(rollout("answer \ud800 42"))
-    assert shared.status == "ok"
-    assert decode_response(target, shared.token_ids).startswith("answer ")
 
 
 # End of sequence, limit, empty.
@@ -352,60 +272,7 @@ def test_second_eos_of_the_sources_generation_config_is_stripped_too() -> None:
     assert passing.one(rollout("A", token_ids=(5, other_eos))).token_ids == (5,)
 
 
-def test_response_over_the_limit_is_cut_and_loses_its_eos() -> None:
-    shared = retokenizer(CHARACTER, limit=4).one(rollout("x = 42"))
-    assert shared.token_ids == zoo.ids_of(CHARACTER, "x", " ", "=", " ")
-    assert shared.status == "truncated"
-
-
-def test_response_that_fills_the_limit_without_its_eos_counts_as_truncated() -> None:
-    assert retokenizer(CHARACTER, limit=6).one(rollout("x = 42")).status == "truncated"
-    assert retokenizer(CHARACTER, limit=7).one(rollout("x = 42")).status == "ok"
-    assert retokenizer(CHARACTER, limit=6, eos="drop").one(rollout("x = 42")).status == "ok"
-
-
-def test_passed_ids_over_the_limit_are_cut_too() -> None:
-    shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, limit=2).one(rollout("abc", token_ids=(5, 6, 7)))
-    assert shared == SharedResponse(token_ids=(5, 6), status="truncated", length_drift=0.0, is_passed_through=True)
-
-
-@pytest.mark.parametrize("eos", ["keep", "drop"])
-def test_response_of_eos_alone_is_a_response_of_eos_alone_to_every_learner(eos: EosRule) -> None:
-    own = sampled(BYTE_LEVEL, "")
-    assert own.token_ids == (BYTE_LEVEL.eos_token_id,)
-    passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, eos=eos).one(own)
-    shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).one(own)
-    assert (passed.token_ids, passed.status) == ((BYTE_LEVEL.eos_token_id,), "ok")
-    assert (shared.token_ids, shared.status, shared.length_drift) == ((CHARACTER.eos_token_id,), "ok", 0.0)
-
-
-@pytest.mark.parametrize("eos", ["keep", "drop"])
-def test_response_whose_content_is_lost_is_empty_and_not_an_eos(eos: EosRule) -> None:
-    only_special = (zoo.ids_of(BYTE_LEVEL, "<|box|>")[0], BYTE_LEVEL.eos_token_id)
-    shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).one(rollout("", token_ids=only_special))
-    assert shared == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
-
-
 # Length drift.
-
-
-@pytest.mark.parametrize(
-    ("eos", "limit", "drift"),
-    [
-        ("keep", 100, (7 - 4) / 4),
-        ("drop", 100, (6 - 3) / 3),
-        ("keep", 2, (7 - 4) / 4),
-    ],
-)
-def test_length_drift_compares_like_with_like_before_any_cut(eos: EosRule, limit: int, drift: float) -> None:
-    source_ids = (7, 8, 9, BYTE_LEVEL.eos_token_id)
-    shared = retokenizer(CHARACTER, eos=eos, limit=limit).one(rollout("x = 42", token_ids=source_ids))
-    assert shared.length_drift == drift
-
-
-def test_length_drift_is_negative_where_the_target_needs_fewer_tokens() -> None:
-    shared = retokenizer(WORD_PIECE).one(sampled(CHARACTER, "answer problem"))
-    assert shared.length_drift == (3 - 15) / 15
 
 
 # Same tokenizer.
@@ -416,13 +283,6 @@ def test_same_tokenizer_passes_the_sampled_ids_and_not_the_texts_own_tokens() ->
     assert BYTE_LEVEL("The", add_special_tokens=False)["input_ids"] != list(ids[:-1])
     shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL).one(rollout("The", token_ids=ids))
     assert shared == SharedResponse(token_ids=ids, status="ok", length_drift=0.0, is_passed_through=True)
-
-
-@every_target
-def test_tokenizer_matches_another_of_its_content_and_none_of_the_zoo(target: PreTrainedTokenizerBase) -> None:
-    again = [zoo.character(), zoo.byte_level(), zoo.word_piece(), zoo.metaspace(), zoo.slow_character()]
-    row = [tokenizer is target for tokenizer in TOKENIZERS.values()].index(True)
-    assert [tokenizers_match(target, other) for other in again] == [other is again[row] for other in again]
 
 
 @pytest.mark.parametrize("tokenizer", [CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE])
@@ -441,41 +301,12 @@ def test_truncation_and_padding_left_by_a_call_do_not_part_two_tokenizers() -> N
     assert tokenizers_match(used, zoo.byte_level())
 
 
-def test_another_chat_template_parts_two_tokenizers() -> None:
-    other = zoo.byte_level()
-    other.chat_template += " "
-    assert not tokenizers_match(other, BYTE_LEVEL)
-
-
 def test_other_arguments_of_the_template_part_two_equal_tokenizers() -> None:
     passing, converting = (
         Each(BYTE_LEVEL, zoo.byte_level(), eos="keep", max_response_tokens=9, has_same_arguments=is_same)
         for is_same in (True, False)
     )
     assert (passing.is_pass_through, converting.is_pass_through) == (True, False)
-
-
-def test_another_eos_parts_two_tokenizers() -> None:
-    other = zoo.byte_level()
-    other.eos_token = "<|endoftext|>"
-    assert not tokenizers_match(other, BYTE_LEVEL)
-
-
-def test_one_more_added_token_parts_two_tokenizers() -> None:
-    other = zoo.byte_level()
-    other.add_tokens(["</think>"])
-    assert not tokenizers_match(other, BYTE_LEVEL)
-
-
-def test_another_pre_tokenizer_parts_two_tokenizers_of_one_vocabulary() -> None:
-    other = zoo.byte_level()
-    other.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    assert other.get_vocab() == BYTE_LEVEL.get_vocab()
-    assert not tokenizers_match(other, BYTE_LEVEL)
-
-
-def test_another_vocabulary_parts_two_slow_tokenizers() -> None:
-    assert not tokenizers_match(SLOW, zoo.slow_character("abc"))
 
 
 # Batches and settings.
@@ -499,11 +330,6 @@ def test_target_without_eos_cannot_keep_it() -> None:
     assert retokenizer(target, eos="drop").one(rollout("A")).token_ids == content(BYTE_LEVEL, "A")
 
 
-def test_limit_out_of_range_is_refused() -> None:
-    with pytest.raises(ConfigError, match="got 0"):
-        retokenizer(CHARACTER, limit=0)
-
-
 def test_turn_mark_without_the_special_flag_is_a_control_token_and_a_thought_is_not() -> None:
     target = zoo.byte_level()
     target.add_tokens(["<User>", "<Assistant>", "\n"])  # ordinary added tokens, as DeepSeek's are, and Gemma's last
@@ -520,3 +346,54 @@ def test_turn_mark_without_the_special_flag_is_a_control_token_and_a_thought_is_
     assert decode_response(target, found.token_ids) == text
     assert not marks & set(found.token_ids)
     assert marks <= set(target(text, add_special_tokens=False)["input_ids"]), "its ordinary call makes them"
+
+
+@every_target
+def test_spelled_special_tokens_survive_as_text(target: PreTrainedTokenizerBase) -> None:
+    for text in ("".join(SPELLINGS), "<|im<eos>_end|></</s>s>[[EOS]EOS]<|im_<|im_end|>end|>", unspellable(0)):
+        if target is BYTE_LEVEL or text != unspellable(0):
+            shared = retokenizer(target, eos="drop").one(rollout(text))
+            assert decode_response(target, shared.token_ids) == text
+            assert shared.num_control_dropped == 0
+
+
+def test_limit_cuts_and_truncated_means_without_an_end() -> None:
+    cut = retokenizer(CHARACTER, limit=4).one(rollout("x = 42"))
+    assert (cut.token_ids, cut.status) == (zoo.ids_of(CHARACTER, "x", " ", "=", " "), "truncated")
+    assert retokenizer(CHARACTER, limit=6).one(rollout("x = 42")).status == "truncated"
+    assert retokenizer(CHARACTER, limit=7).one(rollout("x = 42")).status == "ok"
+    assert retokenizer(CHARACTER, limit=6, eos="drop").one(rollout("x = 42")).status == "ok"
+    passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, limit=2).one(rollout("abc", token_ids=(5, 6, 7)))
+    assert passed == SharedResponse(token_ids=(5, 6), status="truncated", length_drift=0.0, is_passed_through=True)
+
+
+def test_eos_alone_stays_one_and_lost_content_is_empty() -> None:
+    own, box = sampled(BYTE_LEVEL, ""), (zoo.ids_of(BYTE_LEVEL, "<|box|>")[0], BYTE_LEVEL.eos_token_id)
+    rules: tuple[EosRule, ...] = ("keep", "drop")
+    for eos in rules:
+        passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, eos=eos).one(own)
+        shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).one(own)
+        assert (passed.token_ids, passed.status) == ((BYTE_LEVEL.eos_token_id,), "ok")
+        assert (shared.token_ids, shared.status, shared.length_drift) == ((CHARACTER.eos_token_id,), "ok", 0.0)
+        lost = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).one(rollout("", token_ids=box))
+        assert lost == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
+
+
+def test_length_drift_compares_like_with_like_before_any_cut() -> None:
+    own = rollout("x = 42", token_ids=(7, 8, 9, BYTE_LEVEL.eos_token_id))
+    assert retokenizer(CHARACTER).one(own).length_drift == (7 - 4) / 4
+    assert retokenizer(CHARACTER, eos="drop").one(own).length_drift == (6 - 3) / 3
+    assert retokenizer(CHARACTER, limit=2).one(own).length_drift == (7 - 4) / 4
+    assert retokenizer(WORD_PIECE).one(sampled(CHARACTER, "answer problem")).length_drift == (3 - 15) / 15
+
+
+def test_whatever_changes_ids_or_prompts_parts_two_tokenizers() -> None:
+    template, eos, token, spaced = (zoo.byte_level() for _ in range(4))
+    template.chat_template += " "
+    eos.eos_token = "<|endoftext|>"
+    token.add_tokens(["</think>"])
+    spaced.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    for other in (template, eos, token, spaced, CHARACTER, WORD_PIECE, METASPACE, SLOW):
+        assert not tokenizers_match(other, BYTE_LEVEL)
+    assert not tokenizers_match(SLOW, zoo.slow_character("abc"))
+    assert tokenizers_match(SLOW, zoo.slow_character())

@@ -16,9 +16,7 @@ from torch import Tensor
 
 from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, OptimizerConfig
-from hacpo_core.config.identity import experiment_id
 from hacpo_core.data.training import load_training
-from hacpo_core.engines.learning.offload import move_data, move_state
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
@@ -84,19 +82,6 @@ def test_everything_that_an_update_needs_really_moves_and_parameters_stay_who_th
     assert learner.model.lm_head.weight is learner.model.get_input_embeddings().weight  # still tied
 
 
-def test_second_request_and_return_without_departure_do_nothing() -> None:
-    learner = learner_with_kl(torch.bfloat16)
-    run(learner, [rows_of()])
-    before = places(learner)
-    learner.onload()
-    assert places(learner) == before
-    learner.offload()
-    away = places(learner)
-    learner.offload()
-    learner.onload(optimizer=False)
-    assert places(learner) == away
-
-
 def test_checkpoint_is_loaded_into_a_learner_that_was_away() -> None:
     learner = learner_with_kl(torch.bfloat16)
     run(learner, [rows_of()])
@@ -107,19 +92,6 @@ def test_checkpoint_is_loaded_into_a_learner_that_was_away() -> None:
     learner.offload(weights=True)
     learner.load_optimizer_tensors(saved, num_updates=1)
     assert learner.fingerprint().digest == digest
-
-
-def test_moves_keep_dtype_and_leave_non_tensors() -> None:
-    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
-    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.5)
-    weight.sum().backward()
-    optimizer.step()
-    optimizer.state[weight]["note"] = 3
-    move_state(optimizer, torch.device("cpu"))
-    move_data([weight], torch.device("cpu"))
-    assert optimizer.state[weight]["momentum_buffer"].dtype == weight.dtype == torch.bfloat16
-    assert optimizer.state[weight]["note"] == 3
-    assert weight.grad is None
 
 
 @pytest.mark.slow
@@ -197,9 +169,3 @@ def test_device_memory_is_free_while_a_learner_is_away(dtype: torch.dtype) -> No
     assert torch.cuda.memory_allocated() < half < held
     assert run(learner, [rows_of()]) == run(twin, [rows_of()])
     assert learner.fingerprint().digest == twin.fingerprint().digest
-
-
-def test_offloading_is_no_part_of_the_id() -> None:
-    on_gpu = "engine.device=cuda"
-    config = compose("tiny", "hacpo", overrides=[on_gpu, "engine.offloads=true"])
-    assert experiment_id(config, {}) == experiment_id(compose("tiny", "hacpo", overrides=[on_gpu]), {})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,62 +77,7 @@ def test_sound_folder_passes_and_loads(folder: Path) -> None:
     assert tokenizer.chat_template == TOKENIZER.chat_template
 
 
-def only_pickle(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
 # What is done to the folder, what the message says is wrong, and what it says to do.
-FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "no_config": (lambda f: (f / "config.json").unlink(), "has no config.json", "save_pretrained"),
-    "broken_config": (lambda f: (f / "config.json").write_text("{"), "config.json is not JSON", "copy it again"),
-    "list_as_config": (lambda f: (f / "config.json").write_text("[]"), "got list, expected a JSON object", "copy it"),
-    "empty_config": (
-        lambda f: (f / "config.json").write_text("{}"),
-        "config.json without model_type",
-        "copy the model",
-    ),
-    "no_weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights", "safe_serialization=True"),
-    "pickle": (only_pickle, "has pytorch_model.bin, a pickle, but no", "safe_serialization=True"),
-    "no_tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer", "copy the tokenizer's files"),
-    "no_template": (
-        lambda f: (f / "chat_template.jinja").unlink(),
-        "has no chat template",
-        "add chat_template.jinja to it or set pair.agents.qwen.chat_template",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_fault_is_named_with_its_agent_and_remedy(fault: str, folder: Path) -> None:
-    break_it, what, remedy = FAULTS[fault]
-    break_it(folder)
-    with pytest.raises(ModelError) as caught:
-        check(folder)
-    message = str(caught.value)
-    assert message.startswith("pair.agents.qwen: ")
-    assert str(folder) in message
-    assert what in message
-    assert remedy in message
-    assert "\n" not in message
-
-
-def test_template_of_the_configuration_stands_in_for_a_missing_one(folder: Path) -> None:
-    (folder / "chat_template.jinja").unlink()
-    check(folder, has_template_override=True)
-    assert load_tokenizer(folder, chat_template="{{ 'x' }}").chat_template == "{{ 'x' }}"
-
-
-def test_template_within_the_tokenizers_configuration_counts(folder: Path) -> None:
-    (folder / "chat_template.jinja").unlink()
-    change_json(folder / "tokenizer_config.json", chat_template="{{ 'x' }}")
-    check(folder)
-
-
-def test_template_that_is_null_is_no_template(folder: Path) -> None:
-    (folder / "chat_template.jinja").unlink()
-    change_json(folder / "tokenizer_config.json", chat_template=None)
-    with pytest.raises(ModelError, match="has no chat template"):
-        check(folder)
 
 
 def test_neither_folder_nor_hub_name_is_named_with_its_agent(tmp_path: Path) -> None:
@@ -156,113 +100,6 @@ def test_tokenizer_of_another_model_is_noticed() -> None:
         check_vocabulary(small_model(), tokenizer, agent="qwen")
 
 
-def half_of(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-
-
-CORRUPTIONS: dict[str, Callable[[Path], object]] = {
-    "half": half_of,
-    "garbage": lambda path: path.write_bytes(b"\xff" * 100),
-    "empty": lambda path: path.write_bytes(b""),
-}
-
-
-@pytest.mark.parametrize("corruption", CORRUPTIONS)
-def test_corrupt_weights_are_a_model_error(corruption: str, folder: Path) -> None:
-    CORRUPTIONS[corruption](folder / "model.safetensors")
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load_model(folder)
-
-
-def test_weights_of_another_shape_are_refused(folder: Path) -> None:
-    change_json(folder / "config.json", hidden_size=32)
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load_model(folder)
-
-
-def test_weights_that_do_not_fill_the_model_are_refused(folder: Path) -> None:
-    layers = ["full_attention"] * 2
-    change_json(folder / "config.json", num_hidden_layers=2, layer_types=layers)
-    with pytest.raises(ModelError, match=r"11 weights are missing, such as model\.layers\.1"):
-        load_model(folder)
-
-
-@pytest.mark.parametrize("content", ["{", '{"model_type": "no_such_model"}'])
-def test_configuration_that_names_no_model_is_refused(content: str, folder: Path) -> None:
-    (folder / "config.json").write_text(content)
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load_model(folder)
-
-
-@pytest.mark.parametrize("content", ["{", "{}"])
-def test_corrupt_tokenizer_is_refused_with_a_remedy(content: str, folder: Path) -> None:
-    (folder / "tokenizer.json").write_text(content)
-    with pytest.raises(ModelError, match=r"tokenizer cannot be loaded.*save it again"):
-        load_tokenizer(folder)
-
-
-def test_tokenizer_without_eos_is_refused(folder: Path) -> None:
-    change_json(folder / "tokenizer_config.json", eos_token=None)
-    with pytest.raises(ModelError, match=r"no EOS token; set eos_token"):
-        load_tokenizer(folder)
-
-
-def test_padding_falls_back_to_eos(folder: Path) -> None:
-    change_json(folder / "tokenizer_config.json", pad_token=None)
-    tokenizer = load_tokenizer(folder)
-    assert tokenizer.pad_token_id == tokenizer.eos_token_id == TOKENIZER.eos_token_id
-
-
-def test_fingerprint_ignores_where_the_folder_lies(folder: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "renamed")
-    assert model_fingerprint(Path(moved)) == model_fingerprint(folder)
-    (folder / "README.md").write_text("for people")
-    assert model_fingerprint(Path(moved)) == model_fingerprint(folder)
-
-
-@pytest.mark.parametrize(
-    "name", ["config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json", "modeling_own.py"]
-)
-def test_fingerprint_changes_with_every_small_file(name: str, folder: Path) -> None:
-    (folder / "modeling_own.py").touch()
-    before = model_fingerprint(folder)
-    (folder / name).write_text((folder / name).read_text() + " ")
-    changed = model_fingerprint(folder)
-    (folder / name).rename(folder / f"other_{name}")
-    assert len({before, changed, model_fingerprint(folder)}) == 3
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_fingerprint_changes_with_the_weights(seed: int, folder: Path) -> None:
-    before = model_fingerprint(folder)
-    small_model(seed=seed).save_pretrained(folder)
-    assert model_fingerprint(folder) != before
-
-
-@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_fingerprint_of_a_small_model_sees_a_flipped_bit(place: float, folder: Path) -> None:
-    path = folder / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    assert len(content) < 16 * 4096
-    before = model_fingerprint(folder)
-    content[int(place * (len(content) - 1))] ^= 1
-    path.write_bytes(content)
-    if place == 0.0:
-        with pytest.raises(ModelError, match="is not a safetensors file"):
-            model_fingerprint(folder)
-    else:
-        assert model_fingerprint(folder) != before
-
-
-def test_fingerprint_sees_a_change_of_any_one_tensor(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    weights, before = load_file(path), model_fingerprint(folder)
-    for name in weights:
-        save_file({**weights, name: weights[name] + 1}, path, metadata={"format": "pt"})
-        assert model_fingerprint(folder) != before, name
-
-
 def test_generation_settings_that_contradict_each_other_do_not_keep_a_model_from_being_saved(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,13 +109,6 @@ def test_generation_settings_that_contradict_each_other_do_not_keep_a_model_from
     save_model(model, tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "generation_config.json").read_text())["eos_token_id"] == [1, 2]
     assert "generation_config.json is contradictory" in caplog.text
-
-
-def test_sequences_longer_than_learned_positions_are_refused() -> None:
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=16, n_embd=8, n_layer=1, n_head=1))
-    check_lengths(model, 16, agent="a")
-    with pytest.raises(ConfigError, match=r"17 tokens together, but the model has learned 16 positions; lower rollout"):
-        check_lengths(model, 17, agent="a")
 
 
 def test_eos_ids_are_gathered_from_tokenizer_and_both_configurations(folder: Path) -> None:
@@ -340,12 +170,6 @@ def test_embeddings_that_differ_are_saved_as_untied(
     assert torch.equal(load_file(tmp_path / "saved" / "model.safetensors")["lm_head.weight"], weights["lm_head.weight"])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_model_is_loaded_in_the_dtype_that_is_asked_for(dtype: str, folder: Path) -> None:
-    model = load_model(folder, dtype=dtype)
-    assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, dtype)}
-
-
 def test_device_that_this_machine_lacks_is_named_before_anything_is_loaded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,35 +178,6 @@ def test_device_that_this_machine_lacks_is_named_before_anything_is_loaded(
         load_model(folder, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_device("cuda")
-
-
-@pytest.mark.parametrize(
-    ("rotation", "longest", "is_refused"),
-    [
-        ({"rope_type": "dynamic", "factor": 2.0}, 65, True),
-        ({"rope_type": "dynamic", "factor": 2.0}, 64, False),
-        ({"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32}, 33, True),
-        ({"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0}, 65, True),
-        ({"rope_type": "linear", "factor": 2.0}, 65, False),
-        ({"rope_type": "default"}, 64, False),
-    ],
-)
-def test_rotation_that_changes_within_the_longest_sequence_is_refused(
-    rotation: dict[str, Any], longest: int, is_refused: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
-    config = LlamaConfig(
-        **sizes, num_attention_heads=1, max_position_embeddings=64, rope_parameters=rotation | {"rope_theta": 1e4}
-    )
-    model = LlamaForCausalLM(config)
-    if is_refused:
-        with pytest.raises(
-            ConfigError, match=rf"pair.agents.qwen: .* model's rotary embeddings change \({rotation['rope_type']}\)"
-        ):
-            check_lengths(model, longest, agent="qwen")
-        return
-    check_lengths(model, longest, agent="qwen")
-    assert (f"may have {longest} tokens, but the model has 64" in caplog.text) is (longest > 64)
 
 
 def test_learned_positions_are_a_limit_whose_fields_are_named() -> None:
@@ -469,3 +264,93 @@ def test_byte_level_tokenizer_under_llamas_class_name_keeps_its_spaces(
     assert loaded.decode(expected) == "12 + 30 = 42"
     assert loaded.chat_template == saved.chat_template
     assert "LlamaTokenizer loses spaces; tokenizer.json is used as it is" in caplog.text
+
+
+def test_what_a_folder_lacks_is_named_with_its_agent_and_remedy(pristine: Path, tmp_path: Path) -> None:
+    for name, file, content, message in (
+        ("config", "config.json", None, "has no config.json.*save_pretrained"),
+        ("broken", "config.json", "{", "config.json is not JSON.*copy it again"),
+        ("list", "config.json", "[]", "got list, expected a JSON object"),
+        ("empty", "config.json", "{}", "config.json without model_type"),
+        ("weights", "model.safetensors", None, "has no weights.*safe_serialization=True"),
+        ("tokenizer", "tokenizer.json", None, "has no tokenizer.*copy the tokenizer's files"),
+        ("template", "chat_template.jinja", None, "has no chat template.*or set pair.agents.qwen.chat_template"),
+    ):
+        folder = Path(shutil.copytree(pristine, tmp_path / name))
+        (folder / file).unlink() if content is None else (folder / file).write_text(content)
+        with pytest.raises(ModelError, match=f"^pair.agents.qwen: .*{folder}.*{message}"):
+            check(folder)
+    (tmp_path / "weights" / "pytorch_model.bin").touch()
+    with pytest.raises(ModelError, match="has pytorch_model.bin, a pickle, but no"):
+        check(tmp_path / "weights")
+
+
+def test_template_comes_from_the_configuration_or_from_the_tokenizers(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    check(folder, has_template_override=True)
+    assert load_tokenizer(folder, chat_template="{{ 'x' }}").chat_template == "{{ 'x' }}"
+    change_json(folder / "tokenizer_config.json", chat_template="{{ 'x' }}", pad_token=None)
+    check(folder)
+    assert load_tokenizer(folder).pad_token_id == TOKENIZER.eos_token_id
+    change_json(folder / "tokenizer_config.json", eos_token=None)
+    with pytest.raises(ModelError, match=r"no EOS token; set eos_token"):
+        load_tokenizer(folder)
+
+
+def test_what_cannot_be_loaded_is_a_model_error(pristine: Path, tmp_path: Path) -> None:
+    config = json.loads((pristine / "config.json").read_text())
+    layers = {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    half = (pristine / "model.safetensors").read_bytes()
+    for number, (file, content, message) in enumerate(
+        (
+            ("model.safetensors", half[: len(half) // 2], "cannot be loaded"),
+            ("model.safetensors", b"", "cannot be loaded"),
+            ("config.json", json.dumps(config | {"hidden_size": 32}).encode(), "cannot be loaded"),
+            ("config.json", json.dumps(config | layers).encode(), r"11 weights are missing, such as model\.layers\.1"),
+            ("config.json", b'{"model_type": "no_such_model"}', "cannot be loaded"),
+            ("tokenizer.json", b"{", r"tokenizer cannot be loaded.*save it again"),
+        )
+    ):
+        folder = Path(shutil.copytree(pristine, tmp_path / str(number)))
+        (folder / file).write_bytes(content)
+        with pytest.raises(ModelError, match=message):
+            load_tokenizer(folder) if file == "tokenizer.json" else load_model(folder)
+
+
+def test_fingerprint_is_of_every_file_and_tensor_and_not_of_the_place(folder: Path, tmp_path: Path) -> None:
+    (folder / "modeling_own.py").touch()
+    before = model_fingerprint(folder)
+    (folder / "README.md").write_text("for people")
+    assert model_fingerprint(Path(shutil.copytree(folder, tmp_path / "elsewhere"))) == before
+    for name in ("config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json", "modeling_own.py"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text + " ")
+        assert model_fingerprint(folder) != before, name
+        (folder / name).write_text(text)
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    for name in weights:
+        save_file({**weights, name: weights[name] + 1}, path, metadata={"format": "pt"})
+        assert model_fingerprint(folder) != before, name
+
+
+def test_rotation_that_changes_within_the_longest_sequence_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    longrope = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0}
+    for rotation, longest, is_refused in (
+        (dynamic, 65, True),
+        (dynamic, 64, False),
+        (dynamic | {"original_max_position_embeddings": 32}, 33, True),
+        (longrope, 65, True),
+        ({"rope_type": "linear", "factor": 2.0}, 65, False),
+    ):
+        rope = rotation | {"rope_theta": 1e4}
+        config = LlamaConfig(**sizes, num_attention_heads=1, max_position_embeddings=64, rope_parameters=rope)
+        model = LlamaForCausalLM(config)
+        if is_refused:
+            with pytest.raises(ConfigError, match=rf"model's rotary embeddings change \({rotation['rope_type']}\)"):
+                check_lengths(model, longest, agent="qwen")
+        else:
+            check_lengths(model, longest, agent="qwen")
+    assert "may have 65 tokens, but the model has 64" in caplog.text

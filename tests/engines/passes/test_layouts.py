@@ -17,14 +17,12 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
-from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig
-from hacpo_core.config.identity import experiment_id
 from hacpo_core.engines.passes import attention, scoring
 from hacpo_core.engines.passes.attention import NAME, let_rows_share
 from hacpo_core.engines.passes.layouts import ForwardPass, RowPlaces, forward_passes, micro_batches
 from hacpo_core.engines.passes.scoring import row_layout, scoring_head
-from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.errors import EngineError
 from tests.engines.ranks import on_ranks
 from tests.engines.small import FAMILIES, VOCAB_SIZE, Request, small_model, token_rows
 from tests.engines.training import GRPO, HACPO, LINEAR, learner_of, rows_of, run, weights
@@ -253,22 +251,10 @@ def test_update_is_that_of_padded_rows(method: Any) -> None:
     assert (results[0][0] - weights(small_model())).abs().max() > 1e-2
 
 
-@every_family
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_models_of_these_families_share_prompts(family: str, dtype: torch.dtype) -> None:
-    assert row_layout(scoring_head(small_model(family, num_layers=2).to(dtype)), "auto") == "shared_prompts"
-
-
 def layout_where_ranks_disagree(first: str | None, second: str | None) -> str:
     """The layout that a rank takes, if the trials of two ranks find these problems."""
     scoring._why_not_shared = lambda head: second if dist.get_rank() else first  # type: ignore[assignment]
     return row_layout(scoring_head(small_model()), "auto")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("problems", "layout"), [((None, "a whim"), "shared_prompts"), (("a whim", None), "padded")])
-def test_first_rank_decides_for_all(problems: tuple[str | None, str | None], layout: str) -> None:
-    assert on_ranks(2, layout_where_ranks_disagree, *problems) == [layout, layout]
 
 
 def assert_refused(model: PreTrainedModel, words: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -294,51 +280,11 @@ def test_model_that_ignores_positions_and_rows_is_refused(
     assert_refused(model, "scores rows differently with shared_prompts", caplog)
 
 
-def test_model_that_takes_no_rows_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    model = small_model()
-    inner = model.base_model.forward
-
-    def strict(input_ids: Tensor, use_cache: bool, return_dict: bool = True, **options: Any) -> Any:
-        if "rows" in options:
-            raise TypeError("forward() got an unexpected keyword argument 'rows'")
-        return inner(input_ids=input_ids, use_cache=use_cache, **options)
-
-    monkeypatch.setattr(model.base_model, "forward", strict)
-    assert_refused(model, "does not support shared_prompts .*unexpected keyword", caplog)
-
-
-@pytest.mark.parametrize("error", [ValueError("not enough values to unpack"), RuntimeError("invalid dtype for bias")])
-def test_class_that_fails_with_shared_rows_gets_padded_ones(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(attention, "causal_attention", broken)
-    assert_refused(small_model(), str(error), caplog)
-
-
 def test_mask_of_the_models_own_is_refused() -> None:
     (forward,) = passes_of("shared_prompts")
     part = torch.zeros(1, 2, 12, 4)
     with pytest.raises(TypeError, match="the model builds its own attention mask"):
         attention.attend(torch.nn.Identity(), part, part, part, torch.zeros(1, 1, 12, 12), rows=forward.places)
-
-
-def test_rotation_by_a_sequences_length_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    model = small_model()
-    model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic", "factor": 2.0}
-    assert_refused(model, "Qwen3ForCausalLM does not have", caplog)
-
-
-def test_layers_with_a_window_and_other_attention_share_no_prompts(caplog: pytest.LogCaptureFixture) -> None:
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = MistralConfig(vocab_size=VOCAB_SIZE, num_key_value_heads=1, sliding_window=4, **sizes)
-    assert_refused(MistralForCausalLM(config).eval(), "MistralForCausalLM does not have", caplog)
-    model = small_model()
-    model.set_attn_implementation("eager")
-    assert_refused(model, "Qwen3ForCausalLM does not have", caplog)
-    assert model.config._attn_implementation == "eager"
 
 
 def test_model_that_shares_prompts_computes_and_is_saved_as_before(tmp_path: Path) -> None:
@@ -352,13 +298,29 @@ def test_model_that_shares_prompts_computes_and_is_saved_as_before(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_layout_is_checked_and_part_of_the_id() -> None:
-    with pytest.raises(
-        ConfigError, match=r"engine.row_layout: got 'loose', expected one of padded, shared_prompts, auto"
-    ):
-        compose("tiny", "hacpo", overrides=["engine.row_layout=loose"])
-    ids = {
-        experiment_id(compose("tiny", "hacpo", overrides=[f"engine.row_layout={layout}"]), {})
-        for layout in ("auto", *LAYOUTS)
-    }
-    assert len(ids) == 3
+def test_first_rank_decides_for_all() -> None:
+    assert on_ranks(2, layout_where_ranks_disagree, "a whim", None) == ["padded"] * 2
+
+
+def test_class_that_fails_with_shared_rows_gets_padded_ones(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = small_model()
+    inner = model.base_model.forward
+
+    def broken(*args: Any, **options: Any) -> Any:
+        if "rows" in options:
+            raise ValueError("not enough values to unpack")
+        return inner(*args, **options)
+
+    monkeypatch.setattr(model.base_model, "forward", broken)
+    assert_refused(model, "not enough values to unpack", caplog)
+
+
+def test_windows_and_rotations_by_length_share_no_prompts(caplog: pytest.LogCaptureFixture) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = MistralConfig(vocab_size=VOCAB_SIZE, num_key_value_heads=1, sliding_window=4, **sizes)
+    assert_refused(MistralForCausalLM(config).eval(), "MistralForCausalLM does not have", caplog)
+    model = small_model()
+    model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic", "factor": 2.0}
+    assert_refused(model, "Qwen3ForCausalLM does not have", caplog)

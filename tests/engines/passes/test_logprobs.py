@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.engines.passes.logprobs import TokenScores, scores_of_logits, token_scores
+from hacpo_core.engines.passes.logprobs import scores_of_logits, token_scores
 
 NUM_TOKENS, WIDTH, VOCABULARY = 9, 5, 2**16
 ROWS_OF_ONE_MB = 2**20 // (4 * VOCABULARY)
@@ -119,18 +119,6 @@ def test_gradients_of_entropies_are_those_of_the_full_log_softmax(temperature: f
         assert_close(one, other)
 
 
-def test_chunk_size_does_not_matter() -> None:
-    hidden_ND, weight_VD, bias_V, target_N = head(vocabulary=VOCABULARY)
-    results = []
-    for chunk_mb in (1, 2, 128):
-        scores = token_scores(hidden_ND, weight_VD, bias_V, target_N, chunk_mb=chunk_mb)
-        gradients = torch.autograd.grad(scores.logprob_N.sum(), (hidden_ND, weight_VD, bias_V))
-        results.append((scores.logprob_N, scores.entropy_N, *gradients))
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            assert_close(b, a)
-
-
 def test_one_token_a_chunk_is_the_least_however_large_the_vocabulary() -> None:
     hidden_ND, weight_VD, bias_V, target_N = head(vocabulary=VOCABULARY)
     scores = token_scores(hidden_ND, weight_VD, bias_V, target_N, chunk_mb=0)
@@ -171,15 +159,6 @@ def test_bf16_inputs_are_scored_in_fp32() -> None:
     logits_NV = (narrow[0] @ narrow[1].T + narrow[2]).double()
     expected_N = logits_NV.log_softmax(dim=1)[torch.arange(NUM_TOKENS), target_N]
     torch.testing.assert_close(scores.logprob_N.double(), expected_N, rtol=0.0, atol=1e-6)
-
-
-def test_scores_of_full_logits_are_the_same_scores() -> None:
-    hidden_ND, weight_VD, bias_V, target_N = head()
-    chunked: TokenScores = token_scores(hidden_ND, weight_VD, bias_V, target_N, temperature=0.7)
-    whole = scores_of_logits(hidden_ND @ weight_VD.T + bias_V, target_N, temperature=0.7)
-    assert_close(whole.logprob_N, chunked.logprob_N)
-    assert_close(whole.entropy_N, chunked.entropy_N)
-    assert not whole.entropy_N.requires_grad
 
 
 # Prints by how many bytes the chunked way raised the process's peak above what it held before, and then the naive way.

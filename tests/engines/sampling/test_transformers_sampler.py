@@ -109,24 +109,6 @@ def test_every_call_samples_from_the_weights_as_they_are() -> None:
     assert [response.token_ids for response in after] != [response.token_ids for response in before]
 
 
-def test_response_depends_on_its_seed_and_on_its_prompt() -> None:
-    first, other_seed, other_prompt, again = responses_of(
-        sampler_of().sample(
-            [SampleRequest((1, 2), 7), SampleRequest((1, 2), 8), SampleRequest((3, 2), 7), SampleRequest((1, 2), 7)],
-            LIMITS,
-        )
-    )
-    assert first == again
-    assert len({first.token_ids, other_seed.token_ids, other_prompt.token_ids}) == 3
-
-
-def test_longer_limit_only_lengthens_a_response() -> None:
-    longer = responses_of(sampler_of().sample(REQUESTS, SamplingLimits(1.0, 1.0, 11)))
-    for short, long in zip(unending("qwen3"), longer, strict=True):
-        assert long.token_ids[:8] == short.token_ids
-        assert len(long.token_ids) == 11
-
-
 @every_family
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_reported_logprobs_are_those_of_the_learner(family: str, temperature: float) -> None:
@@ -159,14 +141,6 @@ def test_first_of_several_eos_ids_ends_a_response_and_is_part_of_it(family: str)
         assert response.finish_reason == ("length" if end is None else "stop")
         ends[None if end is None else whole.token_ids[end]] += 1
     assert set(ends) >= set(eos_ids)
-
-
-def test_limit_ends_a_response_without_eos() -> None:
-    for response in unending("qwen3"):
-        assert response.finish_reason == "length"
-        assert len(response.token_ids) == len(response.logprobs) == 8
-    (one,) = responses_of(sampler_of().sample(REQUESTS[:1], SamplingLimits(1.0, 1.0, 1)))
-    assert one.token_ids == unending("qwen3")[0].token_ids[:1]
 
 
 def test_eos_on_the_last_allowed_token_is_a_stop() -> None:
@@ -263,7 +237,7 @@ def test_frequencies_follow_the_tempered_distribution(temperature: float) -> Non
     assert squared_distance(counts, wrong_V) > 1.5 * bound
 
 
-@pytest.mark.parametrize("top_p", [0.3, 0.7, 0.95])
+@pytest.mark.parametrize("top_p", [0.3, 0.95])
 def test_sampling_never_leaves_the_nucleus(top_p: float) -> None:
     responses = responses_of(sampler_of().sample(REQUESTS, SamplingLimits(1.0, top_p, 8)))
     num_outside_argmax = 0
@@ -305,18 +279,7 @@ def test_nucleus_is_the_smallest_set_that_holds_top_p() -> None:
     assert Counter(chosen(probabilities, grid, top_p=0.65)) == {1: 58, 3: 42}  # 4/7 and 3/7
 
 
-def test_only_the_likeliest_tokens_are_chosen() -> None:
-    probabilities = [0.1, 0.4, 0.2, 0.3]
-    grid = [n / 100 for n in range(100)]
-    assert set(chosen(probabilities, grid, top_k=1)) == {1}
-    assert Counter(chosen(probabilities, grid, top_k=2)) == {1: 58, 3: 42}  # 4/7 and 3/7
-    assert chosen(probabilities, grid, top_k=4) == chosen(probabilities, grid, top_k=9) == chosen(probabilities, grid)
-    assert set(chosen(probabilities, grid, min_p=0.6)) == {1, 3}, "0.24 and more"
-    assert set(chosen(probabilities, grid, min_p=0.2)) == {0, 1, 2, 3}
-    assert set(chosen(probabilities, grid, min_p=1.0)) == {1}
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_filters_leave_the_tokens_that_those_of_transformers_leave(seed: int) -> None:
     """Theirs, in our order, on random distributions over 200 tokens."""
     generator = torch.Generator().manual_seed(seed)
@@ -342,34 +305,6 @@ def test_top_p_is_a_share_of_what_min_p_and_top_k_leave() -> None:
     assert set(chosen(probabilities, grid, top_p=0.55, top_k=2)) == {1}, "0.4 of 0.7"
     assert set(chosen(probabilities, grid, top_p=0.55, min_p=0.6)) == {1}
     assert set(chosen(probabilities, grid, top_p=0.8, top_k=3, min_p=0.6)) == {1, 3}, "min_p leaves two"
-
-
-@pytest.mark.parametrize("fields", [{"top_k": 2}, {"min_p": 0.3}])
-def test_reported_log_probabilities_are_those_before_the_narrowing(fields: dict[str, Any]) -> None:
-    responses = responses_of(sampler_of().sample(REQUESTS, SamplingLimits(1.0, 1.0, 8, **fields)))
-    for request, response in zip(REQUESTS, responses, strict=True):
-        logprob_TV = logprobs_of(shared_model("qwen3"), Request(request.prompt_ids, response.token_ids))
-        own_T = logprob_TV[range(8), list(response.token_ids)]
-        assert response.logprobs == pytest.approx(own_T.tolist(), abs=1e-5)
-        if "top_k" in fields:
-            assert ((logprob_TV > own_T[:, None]).sum(dim=1) < 2).all()
-        else:
-            assert (own_T >= logprob_TV.amax(dim=1) + math.log(0.3) - 1e-5).all()
-    assert responses != responses_of(sampler_of().sample(REQUESTS, LIMITS))
-
-
-def test_nucleus_of_equal_probabilities_is_cut_by_their_order() -> None:
-    assert set(chosen([0.25] * 4, [n / 50 for n in range(50)], top_p=0.5)) == {0, 1}
-
-
-@pytest.mark.parametrize("size", [257, 384])
-def test_large_vocabulary_is_searched_block_by_block(size: int) -> None:
-    probabilities = [0.0] * size
-    probabilities[3], probabilities[127], probabilities[128], probabilities[256] = 0.25, 0.25, 0.125, 0.375
-    uniforms = [0.0, 0.24, 0.25, 0.49, 0.5, 0.62, 0.63, 1 - 2**-53]
-    assert chosen(probabilities, uniforms) == [3, 3, 127, 127, 128, 128, 256, 256]
-    assert set(chosen(probabilities, uniforms, top_p=0.6)) == {3, 256}
-    assert set(chosen(probabilities, uniforms, top_p=0.7)) == {3, 127, 256}
 
 
 @pytest.mark.parametrize(("size", "block"), [(1000, 128), (1024, 128), (1000, 7)])

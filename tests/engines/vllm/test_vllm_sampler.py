@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import re
@@ -22,7 +21,6 @@ from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -148,24 +146,6 @@ def test_every_variable_that_is_set_for_vllm_is_one_of_its_own() -> None:
     assert names <= set(vllm.envs.environment_variables)
 
 
-def test_start_without_a_tokenizer_logs_no_failed_chat_template(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
-    import vllm.renderers.base
-
-    said: list[str] = []
-    for level in ("debug", "warning"):
-        monkeypatch.setattr(vllm.renderers.base.logger, level, lambda text, *_, **__: said.append(text))
-    sampler = sampler_of(model_of("qwen3"), tmp_path)
-    try:
-        assert "Chat template warmup failed" not in said
-        assert any(text.startswith("Chat template warmup completed") for text in said)
-        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
-    finally:
-        sampler.close()
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_reported_logprobs_are_those_of_the_learner(engine: VllmSampler, temperature: float) -> None:
     responses = responses_of(engine.sample(REQUESTS, SamplingLimits(temperature, 1.0, 20)))
@@ -214,16 +194,6 @@ def test_end_of_sequence_is_part_of_the_response_whichever_id_it_is(engine: Vllm
         assert len(response.logprobs) == len(response.token_ids) == (len(response.token_ids) if is_ended else 20)
         ends[response.token_ids[-1] if is_ended else None] += 1
     assert ends.keys() >= {*EOS_IDS, None}
-
-
-def test_end_on_the_last_allowed_token_is_a_stop(engine: VllmSampler) -> None:
-    request, whole = next(
-        (q, r)
-        for q, r in zip(REQUESTS, responses_of(engine.sample(REQUESTS, LIMITS)), strict=True)
-        if r.finish_reason == "stop"
-    )
-    (found,) = responses_of(engine.sample([request], SamplingLimits(1.0, 1.0, len(whole.token_ids))))
-    assert (found.token_ids, found.finish_reason) == (whole.token_ids, "stop")
 
 
 def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(engine: VllmSampler) -> None:
@@ -281,16 +251,6 @@ def test_weights_are_the_learners_after_a_hand_over_and_not_before(engine: VllmS
     assert checked == [1]
 
 
-def test_version_that_failed_its_check_is_not_held(engine: VllmSampler) -> None:
-    def refuse() -> None:
-        raise EngineError("they disagree")
-
-    for _ in range(2):
-        with pytest.raises(EngineError, match="they disagree"):
-            engine.synchronise(2, refuse)
-    engine.synchronise(2, nothing)
-
-
 def test_cache_of_a_long_prompt_is_forgotten_with_the_old_weights(
     engine: VllmSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,11 +277,6 @@ def test_prompt_that_leaves_no_room_names_the_field(engine: VllmSampler) -> None
         responses_of(engine.sample([SampleRequest((1,) * 310, 1)], LIMITS))
 
 
-def test_threads_of_the_learner_stay_settable(engine: VllmSampler) -> None:
-    torch.set_num_threads(2)
-    assert torch.get_num_threads() == 2
-
-
 def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_nothing(tmp_path: Path) -> None:
     sampler = sampler_of(model_of("qwen3"), tmp_path, top_p=0.5)
     try:
@@ -333,23 +288,6 @@ def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_not
                 assert logprob_TV[t].exp()[logprob_TV[t] > logprob_TV[t, token]].sum() < 0.5 + 1e-5
         (unknown,) = responses_of(sampler.sample(REQUESTS[:1], SamplingLimits(0.6, 1.0, 3)))
         assert all(math.isnan(logprob) for logprob in unknown.logprobs)
-    finally:
-        sampler.close()
-
-
-def test_narrowed_samples_are_the_likeliest_tokens_with_the_policys_log_probabilities(tmp_path: Path) -> None:
-    sampler = sampler_of(model_of("qwen3"), tmp_path, top_p=0.5)  # an engine that reports before narrowing
-    try:
-        for limits in (SamplingLimits(1.0, 1.0, 20, top_k=2), SamplingLimits(1.0, 1.0, 20, min_p=0.5)):
-            narrow = responses_of(sampler.sample(REQUESTS, limits))
-            assert error_of(sampler, narrow) < 1e-5
-            for request, response in zip(REQUESTS, narrow, strict=True):
-                logprob_TV = logprobs_of(sampler.model, Request(request.prompt_ids, response.token_ids))
-                own_T1 = logprob_TV.gather(1, torch.tensor(response.token_ids)[:, None])
-                if limits.top_k:
-                    assert ((logprob_TV > own_T1 + 1e-5).sum(dim=1) < 2).all()
-                else:
-                    assert (own_T1[:, 0] >= logprob_TV.amax(dim=1) + math.log(0.5) - 1e-4).all()
     finally:
         sampler.close()
 
@@ -371,18 +309,6 @@ def test_start_that_fails_is_one_error_that_names_the_field(
         sampler_of(model_of("qwen3"), tmp_path, vllm=vllm, max_tokens=max_tokens)
     assert "\n" not in str(caught.value)
     assert psutil.Process().children(recursive=True) == before
-
-
-def test_gpu_that_this_vllm_cannot_use_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="engine.device: got cuda, but the installed vLLM is built for cpu"):
-        VllmSampler(
-            model_of("qwen3"),
-            initial=tmp_path,
-            engine=EngineConfig(sampler="vllm", device="cuda"),
-            rollout=RolloutConfig(),
-            max_tokens=80,
-            eos_ids=EOS_IDS,
-        )
 
 
 def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(
@@ -455,16 +381,6 @@ def test_head_of_a_bf16_model_multiplies_in_the_dtype_that_is_asked_for(
 
 ON_TWO = VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True, tensor_parallel_size=2)
 needs_two_processors = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor cannot hold two ranks")
-
-
-@needs_two_processors
-def test_heads_that_ranks_cannot_share_are_one_error_that_names_the_field(tmp_path: Path) -> None:
-    before = set(psutil.Process().children(recursive=True))
-    message = r"attention heads \(3\) must be divisible by .* \(2\)"
-    with pytest.raises(EngineError, match=message) as caught:
-        sampler_of(model_of("qwen3", num_heads=3), tmp_path, vllm=ON_TWO)
-    assert "pydantic" not in str(caught.value)
-    assert set(psutil.Process().children(recursive=True)) == before
 
 
 @needs_two_processors
@@ -541,55 +457,6 @@ def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Ca
             assert found[f"{step} {agent}"]["sampler/logprob_difference_max"] < 1e-4
             assert found[f"{step} {agent}"]["sampler/ratio_error_mean"] < 1e-4
     assert psutil.Process().children(recursive=True) == before
-
-
-def test_probe_samples_with_vllm_and_compares_it_with_the_learner(probe: Callable[..., str]) -> None:
-    found = json.loads(probe("hacpo", "--problems", "8", "--json", *SAMPLED_BY_VLLM))
-    for agent in found["agents"].values():
-        assert agent["num_responses"] == 8 * 4
-        assert 0.0 < agent["sampler_difference"] < 1e-4, "two engines"
-    assert [pair["num_rows"] + pair["num_empty"] for pair in found["pairs"]] == [32, 32]
-
-
-@pytest.mark.parametrize("method", ["sage", "hacpo"])
-def test_experiment_trains_on_responses_that_a_search_found(method: str, small_plan: Callable[..., Plan]) -> None:
-    planned = small_plan(
-        method, *SAMPLED_BY_VLLM, "method.plan.name=step_search", 'method.plan.step_end="\\n"', "train.num_steps=2"
-    )
-    run_experiment(planned, DirectRunner())
-    store = StepStore(planned.root)
-    for step in (1, 2):
-        for agent in ("qwen", "llama"):
-            values = store.metrics(step)["agents"][agent]
-            assert values["search/num_responses"] == 8
-            assert 0 < values["search/kept_share"] < 1
-            assert values["sampler/logprob_difference_max"] < 1e-4
-            table = store.read_table(step, f"rollout.{agent}", f"rollouts.{agent}.parquet")
-            assert np.isfinite(np.concatenate(table["logprobs"])).all()
-            assert table["num_sampled"].sum() == values["tokens/sampled"]
-
-
-@pytest.mark.parametrize("module", ["deepspeed", "ray"])
-def test_engines_that_hardware_files_combine_train_together(
-    module: str, small_plan: Callable[..., Plan], leftovers: Callable[[], list[str]]
-) -> None:
-    pytest.importorskip(module, reason=f"{module} is not installed here; make test-vllm")
-    ranks = ("placement.kind=ray", "placement.num_ranks=2", "placement.colocated=true") if module == "ray" else ()
-    planned = small_plan(
-        "hacpo",
-        *SAMPLED_BY_VLLM,
-        *ranks,
-        "engine.vllm.process=own",
-        "engine.learner=deepspeed",
-        "engine.deepspeed.stage=2",
-        "train.num_steps=2",
-    )
-    run_experiment(planned, DirectRunner())
-    found = outcome(planned)
-    for agent in ("qwen", "llama"):
-        assert len({found[f"{step} update.{agent}"] for step in (1, 2)}) == 2
-        assert max(found[f"{step} {agent}"]["sampler/logprob_difference_max"] for step in (1, 2)) < 1e-4
-    assert not leftovers()
 
 
 def test_experiment_that_was_interrupted_goes_on_with_the_same_bits(small_plan: Callable[..., Plan]) -> None:

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.grids.planner import plan_grid
-from flows.grids.show import show_grid
 from flows.planning import host_memory, memory
 from flows.planning.capacity import check_fits, max_memory_share, with_memory_plan
 from flows.planning.compose import compose
@@ -17,7 +15,6 @@ from flows.planning.memory import memory_of_agents, peak_gib
 from flows.planning.plans import plan
 from flows.planning.published_models import published_shapes
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import CapacityError, ConfigError
 from tests.flows.planning.test_memory import BILLION, config_of
 
@@ -38,14 +35,6 @@ def test_share_is_what_two_agents_of_one_gpu_leave_by_hand() -> None:
     offloaded = (80 - 3 - 0.5 - (2.0 + 2.0) - (1.0 + 2.0)) / 80
     assert offloaded == 0.86875
     assert share_of("engine.offloads=true", "engine.grad_dtype=same") == 0.86
-
-
-def test_engines_that_never_sleep_divide_what_an_update_leaves() -> None:
-    words = ("engine.vllm.sleeps=false", "engine.micro_batch_tokens=1")
-    activations = 9220 * (10 * 2 * 100 + 16 * 100 + 8 * 300 + 10 * 150) / 2**30 + 3
-    both = (80 - 3 - 0.5 - (20.0 + activations + 2.0) - (14.0 + 2.0)) / (2 * 80)
-    assert 0.22 < both < 0.23
-    assert share_of(*words) == 0.22
 
 
 def test_share_holds_at_least_the_weights_and_one_response_and_never_the_whole_gpu() -> None:
@@ -108,23 +97,6 @@ def test_each_agent_of_a_pair_has_its_own_recomputed_layers() -> None:
     assert all(76 - 2 < agent.updating <= 76 for agent in memory.values()), "a layer takes 2.0 and 1.7 GiB"
 
 
-def test_wrong_checkpointing_is_one_clear_error() -> None:
-    for word, message in {
-        "auto": "got auto with engine.device=cpu; set true or false",
-        "never": "got 'never', expected auto, true, false or a number of layers",
-    }.items():
-        with pytest.raises(ConfigError, match=message):
-            compose("tiny", "hacpo", overrides=[f"engine.gradient_checkpointing={word}"])
-
-
-def test_share_is_no_part_of_the_id() -> None:
-    names = {
-        experiment_id(compose(LARGEST, "hacpo", hardware="one_gpu_vllm", overrides=words), {})
-        for words in ([], ["engine.vllm.memory_share=0.4"])
-    }
-    assert len(names) == 1
-
-
 def test_plan_holds_a_number_in_place_of_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "min_gpu_gib", lambda: None)
     monkeypatch.setattr(host_memory, "min_gpu_gib", lambda: None)
@@ -133,32 +105,6 @@ def test_plan_holds_a_number_in_place_of_auto(tmp_path: Path, monkeypatch: pytes
     assert planned.config.engine.vllm.memory_share == 0.89, "(79 - 3 - 0.5 - 2 - 3) / 79, weights of no size"
     with pytest.raises(ConfigError, match="memory_share: got auto, but no GPU is here .*; set engine.gpu_memory_gb to"):
         plan(compose("tiny", "hacpo", hardware="one_gpu_vllm", overrides=[*words, "engine.gpu_memory_gb=null"]))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([AUTO, "engine.sampler=vllm"], "got auto with engine.device=cpu, for which it is not computed; set a number"),
-        (
-            ["engine.vllm.memory_share=half", "engine.sampler=vllm"],
-            r"got 'half', expected auto or a number in \(0, 1\]",
-        ),
-        (["engine.vllm.memory_share=0", "engine.sampler=vllm"], r"got 0\S*, expected auto or a number in \(0, 1\]"),
-    ],
-)
-def test_share_that_cannot_be_is_refused(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"engine.vllm.memory_share: {message}"):
-        compose("tiny", "hacpo", overrides=words)
-
-
-@pytest.mark.slow
-def test_dry_run_shows_the_share_of_each_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show_grid(plan_grid("table1", runs_dir=tmp_path, hardware="one_gpu_vllm", seeds=[0]), "all", as_json=False)
-    lines = capsys.readouterr().out.splitlines()
-    shares = {
-        line.split(":")[0].strip(): line.partition("; vLLM takes ")[2] for line in lines if "; vLLM takes" in line
-    }
-    assert shares["qwen3-1.7b-base+qwen3-4b-base"] == "0.74 or 0.82 or 0.88 of a GPU", "together, and either alone"
 
 
 def test_plan_that_a_machine_cannot_hold_is_refused_with_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,6 @@ def test_table_and_filled_configuration_agree_on_identity() -> None:
     assert table["optimizer.learning_rate"].is_identity
 
 
-def test_field_that_two_implementations_have_shows_the_choices_of_both() -> None:
-    (field,) = [field for field in all_fields() if field.name == "method.estimate.baseline"]
-    assert list(field.declared.choices) == ["own", "pooled", "capability"]
-
-
 def test_entries_are_printed_as_text_as_markdown_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     entries = entries_named(field_entries(), "method.objective.cross_f")
     print_entries(entries, "text")

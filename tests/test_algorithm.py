@@ -95,17 +95,6 @@ def test_every_metric_has_a_definition(small_plan: Callable[..., Plan]) -> None:
     assert {"advantage_for_qwen", "ratio_for_llama", "stopped_for_llama"} <= set(samples.columns)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["ha_dw", "distil", "sage", "hacpo_cbs"])
-def test_metrics_of_other_methods_have_definitions(method: str, small_plan: Callable[..., Plan]) -> None:
-    words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]", "rollout.num_samples=4")
-    planned = small_plan(method, *words)
-    run(planned)
-    found = {name for of_agent in StepStore(planned.root).metrics(2)["agents"].values() for name in of_agent}
-    defined = {name.replace("<source>", source) for name in DEFINITIONS for source in ("own", "cross", "old")}
-    assert {name for name in found if not name.startswith("capability/ratio_to_")} <= defined
-
-
 def unscored_after(num_scored: int, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = VerifierPool.verify
 
@@ -141,18 +130,6 @@ def test_too_many_unscored_responses_stop_the_run(
     unscored_after(14, monkeypatch)
     with pytest.raises(VerificationError, match=r"step 1, qwen: 2 of 16 responses are unscored.*resume to try again"):
         run(small_plan("hacpo"))
-
-
-@pytest.mark.slow
-def test_one_unscored_response_stops_a_small_step_only_where_none_is_allowed(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unscored_after(15, monkeypatch)
-    planned = small_plan("hacpo", "train.num_steps=1")
-    run(planned)
-    assert metrics_of(planned, 1, "qwen")["reward/num_unscored"] == 1.0
-    with pytest.raises(VerificationError, match="1 of 16 responses are unscored"):
-        run(small_plan("hacpo", "train.num_steps=1", "verifier.max_unscored_fraction=0"))
 
 
 def test_step_without_a_single_verdict_stops_the_run_whatever_is_allowed(

@@ -80,31 +80,20 @@ def test_parquet_gives_the_same_problems(tmp_path: Path) -> None:
         load(tmp_path, replace(CONFIG, file="b.parquet"))
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"id": "d"', r"line 3: not JSON .*; fix or remove the line"),
+def test_bad_row_is_named_with_file_line_and_remedy(tmp_path: Path) -> None:
+    fine = {**ROWS[0], "id": "d"}
+    for line, message in (
         ({"id": "d", "answer": "1"}, r"line 3: field 'problem' is missing; the row has id, answer"),
-        (
-            {**ROWS[0], "id": "d", "answer": [1]},
-            r"line 3: field 'answer': got the list \[1\], expected text or a number",
-        ),
-        ({**ROWS[0], "id": "d", "answer": " "}, r"line 3: field 'answer' has no answer \(whole\); fix or remove"),
-        ({**ROWS[0], "id": "b"}, r"line 3: the id 'b' occurs twice; make ids unique"),
+        ({**fine, "answer": " "}, r"line 3: field 'answer' has no answer \(whole\); fix or remove"),
+        ({**fine, "id": "b"}, r"line 3: the id 'b' occurs twice; make ids unique"),
         ({"id": "d", "problem": "x", "answer": "1"}, r"line 3: field 'unit' is missing; the row has id, problem"),
-        ({**ROWS[0], "id": "d", "error": "a bit"}, r"line 3: field 'error': got 'a bit', expected an absolute error"),
-        ({**ROWS[0], "id": "d", "error": -1}, r"line 3: field 'error': got -1"),
+        ({**fine, "error": "a bit"}, r"line 3: field 'error': got 'a bit', expected an absolute error"),
+        ({**fine, "error": -1}, r"line 3: field 'error': got -1"),
         ('{"id": "d", "problem": "x", "answer": NaN}', r"line 3: field 'answer': got nan, expected text or a finite"),
-        ('{"id": "d", "problem": "x", "answer": -Infinity}', r"line 3: field 'answer': got -inf"),
-        ({**ROWS[0], "id": "d", "problem": ""}, r"line 3: field 'problem' is empty; fix or remove the row"),
-    ],
-)
-def test_bad_row_is_named_with_file_line_and_remedy(tmp_path: Path, line: object, message: str) -> None:
-    write(tmp_path, *ROWS[:2], line)
-    with pytest.raises(DataError, match=message) as caught:
-        load(tmp_path)
-    assert str(tmp_path / "b.jsonl") in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ):
+        write(tmp_path, *ROWS[:2], line)
+        with pytest.raises(DataError, match=f"{tmp_path / 'b.jsonl'}, {message}"):
+            load(tmp_path)
 
 
 def test_wrong_count_is_named_with_the_expected_one(tmp_path: Path) -> None:
@@ -112,12 +101,6 @@ def test_wrong_count_is_named_with_the_expected_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b.jsonl: got 2 problems, expected 3; get the complete file, or set"):
         load(tmp_path)
     assert len(load(tmp_path, replace(CONFIG, count=None)).problems) == 2
-
-
-def test_numbers_are_taken_as_they_are_written_but_for_whole_ones(tmp_path: Path) -> None:
-    config = BenchmarkConfig(file="b.jsonl", id_field=None)
-    write(tmp_path, {"problem": "x", "answer": 27.0}, {"problem": "y", "answer": 70})
-    assert [(p.id, p.answer) for p in load(tmp_path, config).problems] == [("mine/1", "27"), ("mine/2", "70")]
 
 
 HUB = replace(
@@ -153,18 +136,6 @@ def test_hub_that_cannot_be_reached_names_the_local_path(tmp_path: Path, monkeyp
     message += ".*, or remove the benchmark from evaluate.during and evaluate.final"
     with pytest.raises(DataError, match=message):
         load(tmp_path, HUB)
-
-
-def test_missing_file_without_a_hub_and_unknown_folder_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(
-        DataError, match=r"mine.file: .*b.jsonl does not exist; set data.directory or HACPO_DATA_DIR, or put"
-    ):
-        load(tmp_path)
-    monkeypatch.delenv("HACPO_DATA_DIR", raising=False)
-    with pytest.raises(DataError, match=r"mine.file: data/b.jsonl does not exist; .* or put the file at data/b.jsonl"):
-        load_benchmark("mine", CONFIG, DataConfig())
 
 
 def test_hub_is_tried_without_a_data_folder_and_its_cache_alone_once_it_is_silent(

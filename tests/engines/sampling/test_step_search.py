@@ -132,13 +132,6 @@ def test_ranking_by_the_sum_or_by_the_last_step_alone_would_find_other_beams() -
     assert found(Tree(steps), request_of(1, search=two))[0] == ["bbbbbbbb\n\n#"]
 
 
-def test_steps_are_cut_where_they_end_and_what_follows_is_thrown_away() -> None:
-    tree = Tree({"": [("a\n\nzzz", -1.0)], "a\n\n": [("b#", -1.0)]})
-    texts, _, num_sampled = found(tree, request_of(1, search=replace(SEARCH, num_candidates=1)))
-    assert texts == ["a\n\nb#"]
-    assert num_sampled == [6 + 2]
-
-
 @pytest.mark.parametrize(
     ("mark", "answer", "greedy", "expected", "is_cut"),
     [
@@ -176,12 +169,6 @@ def test_model_that_never_ends_a_step_is_stopped_by_the_limit() -> None:
     assert {limits.max_tokens for _, limits, _ in tree.asked} == {8}
 
 
-def test_model_that_ends_at_once_gives_as_many_responses_as_were_asked_for() -> None:
-    texts, _, num_sampled = found(Tree({"": [("#", -1.0)]}), request_of(3))
-    assert texts == ["#", "#", "#"]
-    assert num_sampled == [6, 0, 0]
-
-
 def test_equal_candidates_count_once() -> None:
     tree = Tree(
         {"": [("a\n\n", -0.1), ("a\n\n", -0.1), ("b\n\n", -3.0)], "a\n\n": [("#", -1.0)], "b\n\n": [("#", -1.0)]}
@@ -205,19 +192,6 @@ def test_every_candidate_has_a_seed_of_its_own_that_comes_from_the_searches_seed
     assert len(set(seeds(1))) == 6
     assert seeds(1) == seeds(1)
     assert not set(seeds(1)) & set(seeds(2))
-
-
-def test_searches_advance_together_and_do_not_change_each_other() -> None:
-    tree = Tree(
-        {"": [("a\n\n", -0.1), ("b#", -3.0)], "a\n\n": [("c\n\n", -1.0), ("e#", -0.5)], "a\n\nc\n\n": [("d#", -1.0)]}
-    )
-    alone = found(tree, request_of(2))[0]
-    other = Tree({**tree.continuations})
-    short = request_of(1, search=replace(SEARCH, num_beams=1, num_candidates=1))
-    both = search_all([request_of(2), short, request_of(2)], other, eos_ids={EOS})
-    texts = [text_of(ids.tolist()) for ids in both.token_ids]
-    assert len(texts) == 5
-    assert texts[:2] == alone
 
 
 def test_log_probabilities_that_are_no_numbers_are_one_error() -> None:

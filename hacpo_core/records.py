@@ -129,7 +129,7 @@ class SamplingLimits:
     min_p: float = 0.0
 
     @property
-    def narrows(self) -> bool:
+    def filters_tokens(self) -> bool:
         """Whether some tokens of the policy are never sampled."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 

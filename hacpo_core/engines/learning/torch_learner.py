@@ -55,10 +55,10 @@ class TorchLearner(BaseLearner):
         )
         self.are_weights_offloaded = self.is_optimizer_offloaded = False
         self._is_partial = len(self.trainable) < sum(1 for _ in model.parameters())
-        is_narrow = any(p.dtype != torch.float32 for p in self.trainable.values())
-        self.masters = {name: p.detach().float().clone() for name, p in self.trainable.items()} if is_narrow else {}
+        is_bf16 = any(p.dtype != torch.float32 for p in self.trainable.values())
+        self.masters = {name: p.detach().float().clone() for name, p in self.trainable.items()} if is_bf16 else {}
         self._trained = self.masters or self.trainable
-        self._sums_in_fp32 = is_narrow and engine.grad_dtype == "float32"
+        self._sums_in_fp32 = is_bf16 and engine.grad_dtype == "float32"
         self._optimizer = adamw(list(self._trained.values()), optimizer)
 
     def refresh_policy(self) -> None:
@@ -107,8 +107,8 @@ class TorchLearner(BaseLearner):
         rate = self._rate()
         for name, trained in self._trained.items():
             if self.masters and not self._sums_in_fp32:
-                narrow = self.trainable[name].grad
-                trained.grad = None if narrow is None else narrow.float()
+                grad = self.trainable[name].grad
+                trained.grad = None if grad is None else grad.float()
             if trained.grad is None:
                 trained.grad = torch.zeros_like(trained)
         norm = float(clip_grad_norm_(list(self._trained.values()), self._config.max_grad_norm))

@@ -121,7 +121,7 @@ class TransformersSampler:
             if limits.is_greedy:
                 token_C = logits_CV.argmax(dim=1)
             else:
-                token_C = choose(narrowed(probability_CV, limits), uniform_BT[row_C, t])
+                token_C = choose(filtered(probability_CV, limits), uniform_BT[row_C, t])
             token_BT[row_C, t] = token_C  # finished rows too: tokens after their end are cut off below
             logprob_BT[row_C, t] = probability_CV.gather(1, token_C[:, None])[:, 0].log()
             is_alive_C = is_alive_C & (token_C[:, None] != stop_E).all(dim=1)
@@ -169,7 +169,7 @@ def without_cudnn_attention(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(was_on)
 
 
-def narrowed(probability_BV: Tensor, limits: SamplingLimits) -> Tensor:
+def filtered(probability_BV: Tensor, limits: SamplingLimits) -> Tensor:
     """Probabilities of the tokens that may be sampled, 0 elsewhere; they need not add up to 1.
 
     min_p, top_k and top_p act in this order, as in vLLM; top_p is a share of what the others leave. Of equally likely
@@ -177,7 +177,7 @@ def narrowed(probability_BV: Tensor, limits: SamplingLimits) -> Tensor:
 
     Args:
         probability_BV: of each token, normalised.
-        limits: with `narrows`, else all tokens are kept.
+        limits: with `filters_tokens`, else all tokens are kept.
     """
     if limits.min_p > 0:
         is_kept_BV = probability_BV >= limits.min_p * probability_BV.amax(dim=1, keepdim=True)

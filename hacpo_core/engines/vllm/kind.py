@@ -22,7 +22,7 @@ class VllmKind(SamplerKind):
     num_gpus_field = "engine.vllm.tensor_parallel_size"
 
     def why_unfit(self, config: ExperimentConfig) -> str | None:
-        """Memory share, narrowed sampling, and what one process can hold."""
+        """Memory share, filtered sampling, and what one process can hold."""
         vllm, rollout, share = config.engine.vllm, config.rollout, config.engine.vllm.memory_share
         if share != AUTO and not (isinstance(share, float | int) and 0 < share <= 1):
             return f"engine.vllm.memory_share: got {share!r}, expected {AUTO} or a number in (0, 1]"
@@ -31,7 +31,7 @@ class VllmKind(SamplerKind):
                 f"engine.vllm.memory_share: got {AUTO} with engine.device=cpu, for which it is not computed; set a "
                 "number"
             )
-        if rollout.limits.narrows and rollout.temperature != 1:
+        if rollout.limits.filters_tokens and rollout.temperature != 1:
             unset = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
             name = next(name for name, value in unset.items() if getattr(rollout, name) != value)
             return (

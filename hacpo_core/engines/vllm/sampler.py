@@ -126,7 +126,7 @@ class VllmSampler:
         assert engine.vllm.memory_share != AUTO, "planning replaces auto, see flows.planning.capacity"
         self.model, self._engine, self._max_tokens = model, engine, max_tokens
         self._eos_ids = sorted(eos_ids)
-        self._mode = "raw_logprobs" if rollout.limits.narrows else "processed_logprobs"
+        self._mode = "raw_logprobs" if rollout.limits.filters_tokens else "processed_logprobs"
         self._can_sleep = engine.vllm.sleeps and engine.device != "cpu"
         self._is_resting = False
         self._version: int | None = None
@@ -193,7 +193,7 @@ class VllmSampler:
         """
         if limits.is_greedy:
             return True
-        return not limits.narrows if self._mode == "processed_logprobs" else limits.temperature == 1
+        return not limits.filters_tokens if self._mode == "processed_logprobs" else limits.temperature == 1
 
     def sample(
         self, requests: Sequence[SampleRequest], limits: SamplingLimits, *, stop_ids: Collection[int] = ()

@@ -25,7 +25,7 @@ from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder
 from hacpo_core.engines.sampling.transformers_sampler import (
     TransformersSampler,
     choose,
-    narrowed,
+    filtered,
     without_cudnn_attention,
 )
 from hacpo_core.records import SamplingLimits
@@ -258,7 +258,7 @@ def chosen(
 ) -> list[int]:
     probability_BV = torch.tensor(probabilities, dtype=torch.float64).expand(len(uniforms), -1)
     limits = SamplingLimits(1.0, top_p, 8, top_k=top_k, min_p=min_p)
-    return choose(narrowed(probability_BV, limits), torch.tensor(uniforms, dtype=torch.float64)).tolist()
+    return choose(filtered(probability_BV, limits), torch.tensor(uniforms, dtype=torch.float64)).tolist()
 
 
 def test_choice_inverts_the_cumulative_distribution() -> None:
@@ -292,7 +292,7 @@ def test_filters_leave_the_tokens_that_those_of_transformers_leave(seed: int) ->
         for each in filters:
             expected_BV = each(None, expected_BV)
         limits = SamplingLimits(1.0, top_p, 8, top_k=top_k, min_p=min_p)
-        found_BV = narrowed(logit_BV.softmax(dim=1), limits)
+        found_BV = filtered(logit_BV.softmax(dim=1), limits)
         assert torch.equal(found_BV > 0, expected_BV.isfinite())
         found_BV = found_BV / found_BV.sum(dim=1, keepdim=True)
         torch.testing.assert_close(found_BV, expected_BV.softmax(dim=1))
@@ -358,6 +358,6 @@ def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(famil
 @pytest.mark.parametrize("fields", [{}, {"top_p": 0.9}, {"top_p": 0.9, "top_k": 5, "min_p": 0.1}])
 def test_probabilities_that_are_no_numbers_still_give_a_token(size: int, fields: dict[str, Any]) -> None:
     """Training that diverged is reported by the learner; the sampler must not fail before."""
-    probability_BV = narrowed(torch.full((2, size), torch.nan), replace(LIMITS, **fields))
+    probability_BV = filtered(torch.full((2, size), torch.nan), replace(LIMITS, **fields))
     token_B = choose(probability_BV, torch.tensor([0.0, 0.7], dtype=torch.float64))
     assert ((token_B >= 0) & (token_B < size)).all()

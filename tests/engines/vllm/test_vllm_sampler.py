@@ -282,7 +282,7 @@ def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_not
     try:
         narrowed = responses_of(sampler.sample(REQUESTS, SamplingLimits(1.0, 0.5, 20)))
         assert error_of(sampler, narrowed) < 1e-5
-        for request, response in zip(REQUESTS, narrowed, strict=True):
+        for request, response in zip(REQUESTS, filtered, strict=True):
             logprob_TV = logprobs_of(sampler.model, Request(request.prompt_ids, response.token_ids))
             for t, token in enumerate(response.token_ids):
                 assert logprob_TV[t].exp()[logprob_TV[t] > logprob_TV[t, token]].sum() < 0.5 + 1e-5

@@ -280,8 +280,8 @@ def test_prompt_that_leaves_no_room_names_the_field(engine: VllmSampler) -> None
 def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_nothing(tmp_path: Path) -> None:
     sampler = sampler_of(model_of("qwen3"), tmp_path, top_p=0.5)
     try:
-        narrowed = responses_of(sampler.sample(REQUESTS, SamplingLimits(1.0, 0.5, 20)))
-        assert error_of(sampler, narrowed) < 1e-5
+        filtered = responses_of(sampler.sample(REQUESTS, SamplingLimits(1.0, 0.5, 20)))
+        assert error_of(sampler, filtered) < 1e-5
         for request, response in zip(REQUESTS, filtered, strict=True):
             logprob_TV = logprobs_of(sampler.model, Request(request.prompt_ids, response.token_ids))
             for t, token in enumerate(response.token_ids):

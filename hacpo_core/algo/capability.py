@@ -5,25 +5,15 @@ Shapes: P problem, A agent, G response, K step of the window. Index k learns, j 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class CapabilityRatios:
-    """`ratio_AA[k, j]` = capability of k / capability of j, and how many values were bounded.
-
-    `num_floored` counts agents whose capability was raised to the floor, `num_clipped` the ordered pairs of
-    different agents whose ratio was clipped.
-    """
-
-    ratio_AA: Tensor
-    num_floored: int
-    num_clipped: int
+FLOOR = 1e-8
+"""smallest capability, so that one of 0 causes no division by zero"""
+MIN_RATIO, MAX_RATIO = 0.1, 10.0
+"""bounds of the ratio of two capabilities, of the official code"""
 
 
 def mean_reward(reward_PAG: Tensor, is_scored_PAG: Tensor) -> Tensor:
@@ -79,33 +69,17 @@ def windowed_capability(capability_KA: Tensor | NDArray[np.float64]) -> Tensor:
     return (capability_KA / capability_KA.shape[0]).sum(dim=0)
 
 
-def capability_ratios(
-    capability_A: Tensor, *, floor: float = 1e-8, min_ratio: float = 0.1, max_ratio: float = 10.0
-) -> CapabilityRatios:
-    """Ratio of the capabilities of each pair of agents, bounded so that a capability of 0 causes no division by zero.
+def capability_ratios(capability_A: Tensor) -> Tensor:
+    """Ratio of the capabilities of each pair of agents, bounded.
 
-        w[k, j] = clip( max(P[k], floor) / max(P[j], floor), min_ratio, max_ratio )
+        w[k, j] = clip( max(P[k], FLOOR) / max(P[j], FLOOR), MIN_RATIO, MAX_RATIO )
 
     Args:
         capability_A: windowed capability.
-        floor: smallest capability, > 0.
-        min_ratio: smallest ratio, in (0, 1].
-        max_ratio: largest ratio, >= 1.
 
     Returns:
-        the ratios (1 on the diagonal) and how many values were bounded.
+        ratio_AA; 1 on the diagonal.
     Source: HACPO Eq. 8; bounds of the official code.
     """
-    floored_A = capability_A.clamp(min=floor)
-    raw_AA = floored_A[:, None] / floored_A[None, :]
-    ratio_AA = raw_AA.clamp(min_ratio, max_ratio)
-    return CapabilityRatios(
-        ratio_AA=ratio_AA,
-        num_floored=int((capability_A < floor).sum()),
-        num_clipped=int((ratio_AA != raw_AA).sum()),
-    )
-
-
-def unit_ratios(num_agents: int, *, dtype: torch.dtype = torch.float64) -> CapabilityRatios:
-    """Ratios of 1, for agents that are treated as equally capable."""
-    return CapabilityRatios(ratio_AA=torch.ones(num_agents, num_agents, dtype=dtype), num_floored=0, num_clipped=0)
+    floored_A = capability_A.clamp(min=FLOOR)
+    return (floored_A[:, None] / floored_A[None, :]).clamp(MIN_RATIO, MAX_RATIO)

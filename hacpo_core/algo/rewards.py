@@ -18,18 +18,6 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class AgentRewards:
-    """One agent's responses: index of the problem, raw and shaped reward (nan: unscored), and whether the response
-    counts in means and standard deviations.
-    """
-
-    problem_R: NDArray[np.int64]
-    reward_R: NDArray[np.float64]
-    shaped_R: NDArray[np.float64]
-    counts_R: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
 class GroupedRewards:
     """Rewards of all agents: float64, 0 where unscored. `place_R[k]` holds, for each response of agent k, its problem
     and its index among k's responses to that problem.
@@ -48,25 +36,39 @@ class GroupedRewards:
         return value_R
 
 
-def group_rewards(agents: Sequence[AgentRewards], num_problems: int) -> GroupedRewards:
-    """Arrange the responses of all agents; an agent's responses to a problem keep their order."""
-    places = [_places(agent.problem_R, num_problems) for agent in agents]
+def group_rewards(
+    problem_R: Sequence[NDArray[np.int64]],
+    reward_R: Sequence[NDArray[np.float64]],
+    shaped_R: Sequence[NDArray[np.float64]],
+    counts_R: Sequence[NDArray[np.bool_]],
+    num_problems: int,
+) -> GroupedRewards:
+    """Arrange the responses of all agents; an agent's responses to a problem keep their order.
+
+    Args:
+        problem_R: of each agent, the index of each response's problem.
+        reward_R: raw reward; nan: unscored.
+        shaped_R: shaped reward, of the scored ones.
+        counts_R: whether the response counts in means and standard deviations.
+        num_problems: P.
+    """
+    places = [_places(of_agent, num_problems) for of_agent in problem_R]
     num_G = max((int(place_R.max(initial=0)) + 1 for place_R in places), default=1)
-    shape = (num_problems, len(agents), num_G)
+    shape = (num_problems, len(problem_R), num_G)
     reward_PAG, shaped_PAG = np.zeros(shape), np.zeros(shape)
     is_scored_PAG, counts_PAG = np.zeros(shape, bool), np.zeros(shape, bool)
-    for k, (agent, place_R) in enumerate(zip(agents, places, strict=True)):
-        is_scored_R = ~np.isnan(agent.reward_R)
-        reward_PAG[agent.problem_R, k, place_R] = np.where(is_scored_R, agent.reward_R, 0.0)
-        shaped_PAG[agent.problem_R, k, place_R] = np.where(is_scored_R, agent.shaped_R, 0.0)
-        is_scored_PAG[agent.problem_R, k, place_R] = is_scored_R
-        counts_PAG[agent.problem_R, k, place_R] = is_scored_R & agent.counts_R
+    for k, place_R in enumerate(places):
+        at, is_scored_R = (problem_R[k], k, place_R), ~np.isnan(reward_R[k])
+        reward_PAG[at] = np.where(is_scored_R, reward_R[k], 0.0)
+        shaped_PAG[at] = np.where(is_scored_R, shaped_R[k], 0.0)
+        is_scored_PAG[at] = is_scored_R
+        counts_PAG[at] = is_scored_R & counts_R[k]
     return GroupedRewards(
         reward_PAG=torch.from_numpy(reward_PAG),
         shaped_PAG=torch.from_numpy(shaped_PAG),
         is_scored_PAG=torch.from_numpy(is_scored_PAG),
         counts_PAG=torch.from_numpy(counts_PAG),
-        place_R=tuple((agent.problem_R, place_R) for agent, place_R in zip(agents, places, strict=True)),
+        place_R=tuple(zip(problem_R, places, strict=True)),
     )
 
 

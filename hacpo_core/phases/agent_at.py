@@ -6,9 +6,8 @@ Shapes: N token of one agent's responses.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from hacpo_core.columns import Ragged
 from hacpo_core.config.replays import MAX_REPLAYED_STEPS, NEAR_SHARE, expected_distance
@@ -21,6 +20,7 @@ from hacpo_core.methods.build import History
 from hacpo_core.methods.checks import checked_batches, checked_token_advantage
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.placement.checkpoints import latest_checkpoint
+from hacpo_core.records import RowKey
 from hacpo_core.stopwatch import Stopwatch
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,10 @@ def agent_at(experiment: Experiment, agent: str, version: int) -> Iterator[tuple
     """
 
     def replay(placed: PlacedAgent, step: int) -> None:
-        objective, minibatches = experiment.method.objective, learner_batches(experiment, step, agent).minibatches
+        rows, _ = chosen_rows(experiment, step, agent)
+        minibatches, _ = learner_batches(experiment, step, agent, rows)
         objective_state = experiment.state_before(step, f"objective.{agent}")
+        objective = experiment.method.objective
         repeated = placed.update(minibatches, objective, version=step, objective_state=objective_state)
         _judge_replay(experiment, step, agent, repeated.trace)
 
@@ -48,56 +50,58 @@ def agent_at(experiment: Experiment, agent: str, version: int) -> Iterator[tuple
             yield placed, watch
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerBatches:
-    """A learner's mini-batches of a step, one per update, their counts, and the builder's next state, encoded."""
-
-    minibatches: list[Minibatch]
-    counts: BatchCounts
-    state: dict[str, object]
-
-
-def learner_batches(experiment: Experiment, step: int, agent: str) -> LearnerBatches:
-    """The mini-batches of a learner's updates of a step.
+def chosen_rows(experiment: Experiment, step: int, agent: str) -> tuple[list[list[RowKey]], dict[str, object]]:
+    """The rows of each mini-batch of a learner, and the builder's next state, encoded.
 
     Raises:
         MethodError: the builder failed or returned invalid mini-batches.
     """
-    config, builder, tokens = experiment.config, experiment.method.build, experiment.placement.tokenizers[agent]
-    estimator, sources = experiment.method.estimate, experiment.sources(agent)
+    builder, ledger = experiment.method.build, experiment.ledger
     history = History(
         step=step,
         problem_ids=tuple(problem.id for problem in experiment.problems(step)),
-        sources=sources,
-        num_samples=config.rollout.num_samples,
-        seed=config.seed,
-        responses=lambda at, of: experiment.ledger.verdicts(at, of).value,
-        estimate=lambda at: experiment.ledger.estimate(at).value,
-        trained_rows=lambda at: experiment.ledger.update(at, agent).rows,
+        sources=experiment.sources(agent),
+        num_samples=experiment.config.rollout.num_samples,
+        seed=experiment.config.seed,
+        responses=lambda at, of: ledger.verdicts(at, of).value,
+        estimate=lambda at: ledger.estimate(at).value,
+        trained_rows=lambda at: ledger.update(at, agent).rows,
     )
     batches, next_state = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
+    return batches, state.encode(next_state, owner=f"method.build ({builder.name})")
+
+
+def learner_batches(
+    experiment: Experiment, step: int, agent: str, batches: Sequence[Sequence[RowKey]]
+) -> tuple[list[Minibatch], BatchCounts]:
+    """The mini-batches of a learner's updates of a step, one per update, and their counts."""
+    config, tokens, ledger = experiment.config, experiment.placement.tokenizers[agent], experiment.ledger
+    estimator = experiment.method.estimate
 
     def taught(at: int) -> Ragged:
-        difference = experiment.ledger.taught(at, agent).difference
+        difference = ledger.taught(at, agent).difference
         return Ragged(checked_token_advantage(estimator, difference.value_N), difference.edge)
 
-    source_tokenizers = {source: experiment.placement.tokenizers[source] for source in sources}
+    sources = {source: experiment.placement.tokenizers[source] for source in experiment.sources(agent)}
     reader = RowReader(
         learner=agent,
         agents=experiment.agents,
         step=step,
-        responses=history.responses,
-        estimate=history.estimate,
+        responses=lambda at, of: ledger.verdicts(at, of).value,
+        estimate=lambda at: ledger.estimate(at).value,
         prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
-        retokenizers={source: experiment.retokenizer(source_tokenizers[source], tokens) for source in sources[1:]},
-        eos_ids={source: tokenizer.eos_ids for source, tokenizer in source_tokenizers.items()},
+        retokenizers={
+            source: experiment.retokenizer(tokenizer, tokens)
+            for source, tokenizer in sources.items()
+            if source != agent
+        },
+        eos_ids={source: tokenizer.eos_ids for source, tokenizer in sources.items()},
         teacher_advantages=taught if estimator.has_teachers else None,
         drops_eos=config.retokenize.eos == "drop",
     )
     limit = config.rollout.max_response_tokens
     minibatches, counts = learner_minibatches(reader, batches, experiment.method.objective, max_response_tokens=limit)
-    encoded_state = state.encode(next_state, owner=f"method.build ({builder.name})")
-    return LearnerBatches(minibatches * builder.num_iterations, counts, encoded_state)
+    return minibatches * experiment.method.build.num_iterations, counts
 
 
 def _judge_replay(experiment: Experiment, step: int, agent: str, repeated_trace: UpdateTrace) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
-from hacpo_core.phases.agent_at import agent_at, learner_batches
+from hacpo_core.phases.agent_at import agent_at, chosen_rows, learner_batches
 from hacpo_core.store.ledger import UpdateRecord
 
 
@@ -26,16 +26,17 @@ def update(experiment: Experiment, step: int, agent: str) -> None:
                 return
         return
     with agent_at(experiment, agent, step - 1) as (placed, watch):
-        batches = learner_batches(experiment, step, agent)
+        rows, builder_state = chosen_rows(experiment, step, agent)
+        minibatches, counts = learner_batches(experiment, step, agent, rows)
         objective_state = experiment.state_before(step, f"objective.{agent}")
-        applied = placed.update(batches.minibatches, objective, version=step, objective_state=objective_state)
+        applied = placed.update(minibatches, objective, version=step, objective_state=objective_state)
     outcome = applied.outcome
     record = UpdateRecord(
         minibatches=outcome.minibatches,
         rows=outcome.rows,
         trace=applied.trace,
-        counts=batches.counts,
-        state=batches.state,
+        counts=counts,
+        state=builder_state,
         objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
         log_centers=outcome.log_centers,
         cost=watch.cost(),

@@ -22,7 +22,6 @@ from hacpo_core.algo.capability import (
     capability_ratios,
     mean_reward,
     positive_rate,
-    unit_ratios,
     windowed_capability,
 )
 from tests.algo.joint import Joint, joint
@@ -54,7 +53,7 @@ class Group:
     capability_A: Tensor
 
     def joint(self, method: Choices) -> Joint:
-        ratio_AA = None if "scale" in method else capability_ratios(self.capability_A).ratio_AA
+        ratio_AA = None if "scale" in method else capability_ratios(self.capability_A)
         return joint(self.reward_PAG, self.is_scored_PAG, ratio_AA, **method)
 
 
@@ -87,10 +86,10 @@ def test_any_rewards_give_finite_numbers(
     batch_A = capability(group.reward_PAG, group.is_scored_PAG)
     smoothed_A = windowed_capability(torch.stack([batch_A, group.capability_A, batch_A]))
     ratios = capability_ratios(smoothed_A)
-    found = joint(group.reward_PAG, group.is_scored_PAG, ratios.ratio_AA, **method)
-    for value in (batch_A, smoothed_A, ratios.ratio_AA, found.advantage_LPAG, found.weight_LA, found.baseline.mean_PA):
+    found = joint(group.reward_PAG, group.is_scored_PAG, ratios, **method)
+    for value in (batch_A, smoothed_A, ratios, found.advantage_LPAG, found.weight_LA, found.baseline.mean_PA):
         assert value.isfinite().all()
-    assert 0.1 <= ratios.ratio_AA.min() <= ratios.ratio_AA.max() <= 10.0
+    assert 0.1 <= ratios.min() <= ratios.max() <= 10.0
 
 
 @quick
@@ -151,7 +150,7 @@ def baseline_by_hand(
 def on_scored_subset(group: Group, method: Choices) -> Tensor:
     """advantage_LPAG by Eq. 5-7, 10 and 50, in plain Python."""
     num_problems, num_agents, num_samples = group.reward_PAG.shape
-    w = capability_ratios(group.capability_A).ratio_AA.tolist()
+    w = capability_ratios(group.capability_A).tolist()
     expected_LPAG = torch.zeros(num_agents, num_problems, num_agents, num_samples, dtype=torch.float64)
     guards = method["baseline"] == "capability" and method["binary_guard"]
     agents = range(num_agents)
@@ -178,7 +177,12 @@ def test_missing_verdicts_leave_what_the_scored_subset_gives(group: Group, metho
 @pytest.mark.parametrize("num_agents", [1, 2, 3, 4, 5])
 def test_equal_agents_have_equal_advantages_in_any_number(num_agents: int) -> None:
     reward_PAG = torch.tensor([[[1.0, 0.0, 0.0, 0.0]] * num_agents], dtype=torch.float64)
-    found = joint(reward_PAG, torch.ones_like(reward_PAG).bool(), unit_ratios(num_agents).ratio_AA, **METHODS[2])
+    found = joint(
+        reward_PAG,
+        torch.ones_like(reward_PAG).bool(),
+        torch.ones(num_agents, num_agents, dtype=torch.float64),
+        **METHODS[2],
+    )
     # sigma^2 = n * 4 * (1/4 * 3/4) / (4 n - 1)
     sigma = math.sqrt(0.75 * num_agents / (4 * num_agents - 1))
     expected = torch.tensor([0.75, -0.25, -0.25, -0.25], dtype=torch.float64) / (sigma + 1e-6)

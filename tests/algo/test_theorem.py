@@ -29,7 +29,7 @@ def simulated(ability: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
     reward_PAG = (torch.rand(shape, generator=random, dtype=torch.float64) < chance_PA[:, :, None]).double()
     is_scored_PAG = torch.rand(shape, generator=random) < 0.9
     is_scored_PAG[:, :, 0] = True
-    return reward_PAG, is_scored_PAG, capability_ratios(torch.tensor(ability, dtype=torch.float64)).ratio_AA
+    return reward_PAG, is_scored_PAG, capability_ratios(torch.tensor(ability, dtype=torch.float64))
 
 
 def deviations_in_standard_errors(baseline: Baseline, reward_PAG: Tensor, is_scored_PAG: Tensor) -> list[float]:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.algo.capability import unit_ratios
 from hacpo_core.errors import MethodError
 from hacpo_core.methods.objective import LossRows, Objective, Surrogate
 from hacpo_core.methods.objectives.cross_clip import CrossClip
@@ -309,7 +308,7 @@ def test_one_agent_reduces_hacpo_to_gspo_bit_for_bit() -> None:
     reward_PAG = torch.rand(20, 1, 8, generator=random, dtype=torch.float64)
     reward_PAG[:10] = reward_PAG[:10].round()
     is_scored_PAG = torch.rand(20, 1, 8, generator=random) < 0.9
-    ratio_AA = unit_ratios(1).ratio_AA
+    ratio_AA = torch.ones(1, 1, dtype=torch.float64)
     hacpo, gspo = (
         joint_of(reward_PAG, is_scored_PAG, ratio_AA, baseline=baseline) for baseline in ("capability", "own")
     )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hacpo_core.algo.advantages import Baseline
-    from hacpo_core.algo.capability import CapabilityRatios
     from hacpo_core.algo.rewards import GroupedRewards
     from hacpo_core.config import ExperimentConfig
 
@@ -135,11 +134,10 @@ class CapabilityEstimator(Estimator):
         measure = algo.capability.mean_reward if self.metric == "reward_mean" else algo.capability.positive_rate
         return measure(rewards.reward_PAG, counts_PAG)
 
-    def ratios(self, smoothed_A: Tensor, step: int) -> CapabilityRatios:
-        """Capability ratios of all pairs of agents in a step."""
-        if len(smoothed_A) == 1 or step < self.equal_before:
-            return algo.capability.unit_ratios(len(smoothed_A))
-        return algo.capability.capability_ratios(smoothed_A)
+    def ratios(self, smoothed_A: Tensor, step: int) -> Tensor:
+        """Capability ratios of all pairs of agents in a step, ratio_AA."""
+        is_equal = len(smoothed_A) == 1 or step < self.equal_before
+        return algo.capability.capability_ratios(smoothed_A.new_ones(len(smoothed_A)) if is_equal else smoothed_A)
 
     def advantages(self, rewards: GroupedRewards, ratio_AA: Tensor) -> tuple[Baseline, Sequence[Tensor]]:
         """Each agent's baseline, and the advantages of all responses for each learner."""
@@ -166,24 +164,26 @@ class CapabilityEstimator(Estimator):
         batch_A = self.batch_capability(rewards)
         window = self.window_of(scored, batch_A, state)
         smoothed_A = algo.capability.windowed_capability(np.array([window[k] for k in agents]).T)
-        ratios = self.ratios(smoothed_A, scored.step)
-        baseline, advantage_LPAG = self.advantages(rewards, ratios.ratio_AA)
-        if ratios.num_floored or ratios.num_clipped or baseline.num_guarded:
+        ratio_AA, bounds = self.ratios(smoothed_A, scored.step), algo.capability
+        baseline, advantage_LPAG = self.advantages(rewards, ratio_AA)
+        num_floored = int((smoothed_A < bounds.FLOOR).sum())
+        num_clipped = int(((ratio_AA == bounds.MIN_RATIO) | (ratio_AA == bounds.MAX_RATIO)).sum())
+        if num_floored or num_clipped or baseline.num_guarded:
             message = "step %d: %d capabilities floored, %d ratios clipped, %d baselines guarded"
-            _log.info(message, scored.step, ratios.num_floored, ratios.num_clipped, baseline.num_guarded)
+            _log.info(message, scored.step, num_floored, num_clipped, baseline.num_guarded)
         figures: dict[str, Any] = {
             k: {
                 "capability/batch": float(batch_A[i]),
                 "capability/smoothed": float(smoothed_A[i]),
-                **{f"capability/ratio_to_{j}": float(ratios.ratio_AA[i, n]) for n, j in enumerate(agents) if n != i},
+                **{f"capability/ratio_to_{j}": float(ratio_AA[i, n]) for n, j in enumerate(agents) if n != i},
             }
             for i, k in enumerate(agents)
         }
         run_figures = {
-            "capability/num_floored": float(ratios.num_floored),
-            "capability/num_clipped": float(ratios.num_clipped),
+            "capability/num_floored": float(num_floored),
+            "capability/num_clipped": float(num_clipped),
             "advantage/num_guarded": float(baseline.num_guarded),
         }
-        estimate = estimate_of(scored, rewards, baseline, advantage_LPAG, weight_LA=self.weights(ratios.ratio_AA))
+        estimate = estimate_of(scored, rewards, baseline, advantage_LPAG, weight_LA=self.weights(ratio_AA))
         figures = {k: {**estimate.figures[k], **figures[k]} for k in agents}
         return replace(estimate, figures=figures, run_figures=run_figures), {"window": window}

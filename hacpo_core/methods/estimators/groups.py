@@ -108,16 +108,14 @@ def grouped_rewards(scored: ScoredStep) -> GroupedRewards:
     advantage of its own row.
     """
     place = {problem_id: p for p, problem_id in enumerate(scored.problem_ids)}
-    rewards = [
-        algo.rewards.AgentRewards(
-            problem_R=np.array([place[problem_id] for problem_id in responses.problem_id], dtype=np.int64),
-            reward_R=scored.raw_reward_R(agent),
-            shaped_R=scored.reward_R(agent),
-            counts_R=np.array([tag == ORDINARY for tag in responses.tag], dtype=bool),
-        )
-        for agent, responses in scored.responses.items()
-    ]
-    return algo.rewards.group_rewards(rewards, len(scored.problem_ids))
+    agents, all_responses = scored.agents, scored.responses.values()
+    return algo.rewards.group_rewards(
+        [np.array([place[name] for name in responses.problem_id], np.int64) for responses in all_responses],
+        [scored.raw_reward_R(agent) for agent in agents],
+        [scored.reward_R(agent) for agent in agents],
+        [np.array([tag == ORDINARY for tag in responses.tag], bool) for responses in all_responses],
+        len(scored.problem_ids),
+    )
 
 
 def own_estimate(scored: ScoredStep, advantage_R: Mapping[str, NDArray[np.float64]]) -> Estimate:

@@ -189,13 +189,13 @@ class EvaluateConfig:
 
 @dataclass(frozen=True)
 class VerifierConfig:
-    """How answers are compared. sympy runs in worker processes."""
+    """How answers are compared. sympy and math-verify run in worker processes."""
 
     equality: Equality = setting(
         "math_verify",
         "when two answers are equal",
         choices={
-            "math_verify": "if they have the same value, by sympy",
+            "math_verify": "if they have the same value, by sympy and math-verify",
             "normalised": "official code: if the last \\boxed{} is the same text after MATH's string normalisation",
         },
     )

@@ -3,7 +3,7 @@
 answers ─▶ same tokens    equal
         ─▶ reading        typed values; a candidate that is not read whole is wrong, a gold answer unscored
         ─▶ CONVERSIONS    to one type
-        ─▶ EQUALITY       the type's function, down to expressions, which sympy compares as numbers
+        ─▶ EQUALITY       the type's function, down to expressions, which sympy and math-verify compare
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import Any, TypeAlias
 
 import sympy
+from math_verify import verify
 from sympy import Abs, Expr, Mul, Pow, Rational, log
 from sympy.core.function import AppliedUndef
 
@@ -41,7 +42,7 @@ def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float
         tolerance: allowed absolute error of numbers; 0: none.
 
     Raises:
-        Exception: any exception of sympy or pint.
+        Exception: any exception of sympy, math-verify or pint.
     """
     gold = f"{gold.strip('$')} \\%" if unit.strip("\\$") == "%" else gold
     tokens, gold_tokens = tokens_of(candidate), tokens_of(gold)
@@ -87,7 +88,11 @@ def same(candidate: Answer, gold: Answer, tolerance: float) -> bool:
 
 
 def expressions_equal(candidate: Expression, gold: Expression, tolerance: float) -> bool:
-    """Numbers agree to 30 digits, decimals to the sixth; expressions with variables at random real points."""
+    """Numbers agree to 30 digits, decimals to the sixth; expressions with variables at random real points.
+
+    What such points cannot decide (many variables, unknown functions), math-verify does. Its time limits use signals and
+    are off: the pool ends a slow worker.
+    """
     one, other = _with_one_constant(candidate.value, gold.value)
     is_decimal = candidate.is_decimal or gold.is_decimal
     if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
@@ -95,7 +100,10 @@ def expressions_equal(candidate: Expression, gold: Expression, tolerance: float)
     if one == other:
         return True
     if any(side.free_symbols or side.has(AppliedUndef) for side in (one, other)):
-        return agree_on_real_numbers(one, other)
+        has_same_names = one.free_symbols == other.free_symbols  # math-verify takes letters of another case as equal
+        return agree_on_real_numbers(one, other) or (
+            has_same_names and verify(other, one, timeout_seconds=None, raise_on_error=True)
+        )
     return numbers_equal(one, other, tolerance, is_decimal=is_decimal)
 
 

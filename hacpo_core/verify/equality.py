@@ -90,8 +90,8 @@ def same(candidate: Answer, gold: Answer, tolerance: float) -> bool:
 def expressions_equal(candidate: Expression, gold: Expression, tolerance: float) -> bool:
     """Numbers agree to 30 digits, decimals to the sixth; expressions with variables at random real points.
 
-    What such points cannot decide (many variables, unknown functions), math-verify does. Its time limits use signals and
-    are off: the pool ends a slow worker.
+    What such points cannot decide (many variables, unknown functions), math-verify does. Its time limits use signals
+    and are off: the pool ends a slow worker.
     """
     one, other = _with_one_constant(candidate.value, gold.value)
     is_decimal = candidate.is_decimal or gold.is_decimal

@@ -283,7 +283,7 @@ def _share(candidate: Any, gold: Any, tolerance: float) -> bool:
     percent, number = (candidate, gold) if isinstance(candidate, Percent) else (gold, candidate)
     is_share = percent is candidate and bool(number.value.is_real and 0 < number.value <= 1)
     hundredth = Expression(percent.value.value / 100, "", percent.value.is_decimal)
-    return expressions_equal(hundredth, number, tolerance) or (
+    return expressions_equal(hundredth, number, tolerance / 100) or (
         not is_share and expressions_equal(percent.value, number, tolerance)
     )
 

@@ -182,7 +182,7 @@ def test_olympiadbench_says_units_and_tolerance() -> None:
 
 
 OLYMPIAD = {
-    "olympiadbench/2592": ([r"4.2\%", "4.3", "4.1%"], ["4.4", "0.042", "42"]),
+    "olympiadbench/2592": ([r"4.2\%", "4.3", "4.1%", "0.042"], ["4.4", "0.1", "42"]),
     "olympiadbench/2419": (["166 cm^2", r"166\text{ cm}^2", "166"], ["167 cm^2", "166 + x"]),
     "olympiadbench/2253": (["45", r"45\text{ minutes}", "45 min"], ["46 minutes", "54"]),
     "olympiadbench/2426": ([r"\frac{600}{7}\text{ km/h}", "600/7"], ["85.7", r"\frac{7}{600}"]),

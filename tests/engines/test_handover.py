@@ -137,9 +137,9 @@ def test_engine_beside_a_growing_process_sleeps_at_the_second_attempt(caplog: py
     assert "free memory shrank" in caplog.text
 
 
-def test_engine_that_cannot_sleep_names_other_processes() -> None:
+def test_engine_that_cannot_sleep_is_an_error() -> None:
     sampler, engine = resting(2)
-    with pytest.raises(EngineError, match=r"did not go to sleep: Memory usage increased .*; other processes take"):
+    with pytest.raises(EngineError, match="did not go to sleep: Memory usage increased"):
         sampler.rest()
     assert engine.levels == [2, 1] and not sampler._is_resting
 

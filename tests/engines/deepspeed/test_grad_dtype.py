@@ -123,7 +123,7 @@ def test_two_ranks_add_up_in_float32(stage: int, limit: float, exact: torch.Tens
 
 def test_stage_that_cannot_sum_in_float32_is_refused() -> None:
     words = ["engine.dtype=bfloat16", "engine.grad_dtype=float32", "engine.learner=deepspeed"]
-    with pytest.raises(ConfigError, match="engine.grad_dtype: got float32 at engine.deepspeed.stage=0"):
+    with pytest.raises(ConfigError, match="engine.grad_dtype: got float32 with engine.deepspeed.stage=0"):
         compose("tiny", "hacpo", overrides=[*words, "engine.deepspeed.stage=0"])
     assert compose("tiny", "hacpo", hardware="one_gpu").engine.grad_dtype == "float32"
     assert compose("tiny", "hacpo", hardware="eight_gpus").engine.grad_dtype == "float32"

@@ -148,5 +148,5 @@ def test_model_without_named_layers_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_stage_three_is_refused() -> None:
     words = ["engine.learner=deepspeed", "engine.deepspeed.stage=3", "engine.compile=true"]
-    with pytest.raises(ConfigError, match="engine.compile: got true at engine.deepspeed.stage=3"):
+    with pytest.raises(ConfigError, match="engine.compile: got true with engine.deepspeed.stage=3"):
         compose("tiny", "hacpo", overrides=words)

@@ -135,7 +135,7 @@ def test_terminal_shows_a_finding_with_its_remedy() -> None:
 
 
 def test_bounds_that_let_no_row_through_are_found(small_plan: Callable[..., Plan]) -> None:
-    short = ("train.num_steps=6", "evaluate.during=[]", "evaluate.final=[]", "diagnostics.every=0")
+    short = ("train.num_steps=6", "evaluate.during=[]", "evaluate.final=[]")
     closed = ("method.objective.cross_floor=1.0", "method.objective.cross_step=0.0")
     planned, watcher = small_plan("hacpo", *short, *closed), _Remembers()
     run_experiment(planned, DirectRunner(), watcher)

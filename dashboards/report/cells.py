@@ -6,16 +6,18 @@ Shapes: S seed, P problem.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dashboards.report.published import BEFORE, BENCHMARKS
-from flows.grids.planner import Cell, GridPlan
+from flows.grids.planner import GridPlan
 from flows.planning.plans import Plan
+from flows.records.gridfile import GridCell
 from flows.runs.results import read_curves, read_final
+from flows.service.experiment_state import ExperimentState
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import METRICS, Floats
 from hacpo_core.evaluation.results import EvaluationResult, results
@@ -73,7 +75,7 @@ class Run:
     `row` has the grid's names of pair and method; `last` is the step after which the training ended.
     """
 
-    cell: Cell
+    cell: GridCell
     plan: Plan
     evaluations: list[EvaluationResult]
     curves: pd.DataFrame
@@ -102,7 +104,7 @@ class Results:
 
     grid: GridPlan
     runs: list[Run]
-    missing: list[Cell] = field(default_factory=list)
+    missing: list[tuple[GridCell, ExperimentState]] = field(default_factory=list)
     _scores: dict[tuple[str, str, str], pd.Series] = field(default_factory=dict)
 
     @property
@@ -171,8 +173,8 @@ def read_results(grid: GridPlan) -> Results:
     contents: dict[str, _RunData | str] = {}
     runs, missing = [], []
     for cell in grid.cells:
-        if cell.status != "done":
-            missing.append(cell)
+        if grid.states[cell.experiment].state != "done":
+            missing.append((cell, grid.states[cell.experiment]))
             continue
         plan = grid.plans[cell.experiment]
         if cell.experiment not in contents:
@@ -182,7 +184,7 @@ def read_results(grid: GridPlan) -> Results:
                 contents[cell.experiment] = str(error)
         content = contents[cell.experiment]
         if isinstance(content, str):
-            missing.append(replace(cell, status="unreadable", reason=content))
+            missing.append((cell, ExperimentState("unreadable", content)))
             continue
         names = {"pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()}
         runs.append(

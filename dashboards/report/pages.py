@@ -21,9 +21,11 @@ from dashboards.report.document import to_html, to_markdown
 from dashboards.report.published import BENCHMARKS
 from dashboards.report.statistics import NUM_PAIRED_RESAMPLES
 from dashboards.report.tables import accuracy_table, bits_table, exponent_table, paper_values_in, ratio_table
-from flows.grids.planner import Cell, GridPlan
+from flows.grids.planner import GridPlan
 from flows.planning.compose import to_yaml
+from flows.records.gridfile import GridCell
 from flows.runs.verifier import gold_lines, known_unreadable_golds
+from flows.service.experiment_state import ExperimentState
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.evaluation.best import best_texts
 from hacpo_core.files import write_atomically
@@ -105,7 +107,7 @@ def report_content(results: Results) -> Mapping[str, Any]:
 
 
 def _incomplete(results: Results) -> str:
-    states = Counter({cell.experiment: cell.status for cell in results.missing}.values())
+    states = Counter({cell.experiment: state.state for cell, state in results.missing}.values())
     total = len({cell.experiment for cell in results.grid.cells})
     counts = ", ".join(f"{number} {state}" for state, number in states.items())
     return f"Incomplete: {states.total()} of {total} experiments have no result ({counts}); they are listed below."
@@ -163,12 +165,12 @@ def _questions(results: Results) -> list[str]:
     return lines
 
 
-def _missing_lines(cells: Sequence[Cell]) -> list[str]:
+def _missing_lines(cells: Sequence[tuple[GridCell, ExperimentState]]) -> list[str]:
     """A line per state and reason."""
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for cell in cells:
-        reason = cell.reason.strip().splitlines()[-1] if cell.reason.strip() else ""
-        agents_by_run = by_reason.setdefault((cell.status, reason), {})
+    for cell, state in cells:
+        reason = state.reason.strip().splitlines()[-1] if state.reason.strip() else ""
+        agents_by_run = by_reason.setdefault((state.state, reason), {})
         agents_by_run.setdefault(f"{Variant(cell.method, cell.label).title} seed {cell.seed}", []).append(cell.agent)
     return [
         f"{status}{': ' if reason else ''}{reason} — "

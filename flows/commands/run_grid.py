@@ -20,7 +20,7 @@ from flows.grids.show import SELECTED, Selection, count_experiments, experiments
 from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
-from flows.records.gridfile import GridCell, GridRecord, save_grid
+from flows.records.gridfile import GridRecord, save_grid
 from flows.records.mlflow_address import STATE_FILE, mark_unsent
 from flows.runs.display import format_table
 from flows.runs.results import read_final
@@ -168,22 +168,10 @@ def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
 
 def record_of(grid: GridPlan) -> GridRecord:
     """The record of a planned grid."""
-    cells = [
-        GridCell(
-            pair=cell.pair,
-            method=cell.method,
-            label=cell.label,
-            seed=cell.seed,
-            agent=cell.agent,
-            experiment=cell.experiment,
-            unavailable=cell.reason if cell.status == "unavailable" else "",
-        )
-        for cell in grid.cells
-    ]
     report = grid.config.report
     evaluated_benchmarks = [benchmark for plan in grid.plans.values() for benchmark in plan.config.evaluate.final]
     benchmarks = report.benchmarks or list(dict.fromkeys(evaluated_benchmarks))
-    return GridRecord(grid.name, grid.config.title, report.table, benchmarks, cells, grid.source)
+    return GridRecord(grid.name, grid.config.title, report.table, benchmarks, grid.cells, grid.source)
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
@@ -277,7 +265,7 @@ def result_rows(grid: GridPlan) -> list[dict[str, Any]]:
     """The results of all complete cells, with the grid's names of pair and method."""
     rows = []
     for cell in grid.cells:
-        result = read_final(grid.plans[cell.experiment]) if cell.status == "done" else None
+        result = read_final(grid.plans[cell.experiment]) if grid.states[cell.experiment].state == "done" else None
         for row in result.table if result is not None else []:
             if row["agent"] == cell.agent:
                 rows.append({**row, "pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()})

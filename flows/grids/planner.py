@@ -22,6 +22,7 @@ from flows.planning.plans import Plan, plan
 from flows.planning.published_models import published_shapes
 from flows.planning.ranks import with_ranks
 from flows.records.files import experiments_dir
+from flows.records.gridfile import GridCell
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState, ScheduledRun, state_of
 from hacpo_core.config import ExperimentConfig, TeamConfig
@@ -89,37 +90,19 @@ class GridConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One agent's cell in a table; `status` is one of STATES, and `reason` says why the cell is not done.
-
-    A report has cells of the status "unreadable", too. `root` need not exist.
-    """
-
-    pair: str
-    method: str
-    label: str
-    seed: int
-    agent: str
-    experiment: str
-    root: Path
-    status: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class GridPlan:
-    """A grid's cells in the order of its file, and their experiments by id; `source` as in `GridRecord`."""
+    """A grid's cells in the order of its file, and their experiments and states by id; `source` as in `GridRecord`."""
 
     name: str
     config: GridConfig
-    cells: list[Cell]
+    cells: list[GridCell]
     plans: dict[str, Plan]
+    states: dict[str, ExperimentState]
     source: str = ""
 
     def experiments(self, *states: str) -> list[Plan]:
         """The experiments in the given states, each once; without states, all."""
-        names = dict.fromkeys(cell.experiment for cell in self.cells if not states or cell.status in states)
-        return [self.plans[name] for name in names]
+        return [plan for name, plan in self.plans.items() if not states or self.states[name].state in states]
 
 
 def load_grid(name: str) -> GridConfig:
@@ -173,8 +156,8 @@ def plan_grid(
         ConfigError: an unknown grid, pair, method or field, or contradictory fields.
     """
     config = _checked(name, hardware, seeds, overrides)
-    items: dict[tuple[str, tuple[str | None, ...]], _PlanItem] = {}
-    cells: dict[tuple[Any, ...], Cell] = {}
+    items: dict[tuple[str, tuple[str | None, ...]], tuple[Plan, ExperimentState]] = {}
+    cells: dict[tuple[Any, ...], GridCell] = {}
     problems: list[tuple[str, HacpoError]] = []
     rows = [(n, entry, p, m) for n, entry in enumerate(config.entries) for p in entry.pairs for m in entry.methods]
     for number, entry, pair, method in rows:
@@ -190,18 +173,21 @@ def plan_grid(
             continue
         title = composed.method.name if is_file_name(method) else method
         for key, part in zip(keys, parts, strict=True):
-            for cell in items[key].cells(part, composed.pair.name, title, entry.label or ""):
-                if cells.setdefault((cell.pair, cell.method, cell.label, cell.seed, cell.agent), cell) != cell:
+            (part_plan, state), names = items[key], (composed.pair.name, title, entry.label or "", part.seed)
+            unavailable = state.reason if state.state == "unavailable" else ""
+            for cell in [GridCell(*names, agent, part_plan.id, unavailable) for agent in part.pair.agents]:
+                if cells.setdefault(cell.key, cell) != cell:
                     raise ConfigError(
                         f"grid {name}: two entries have pair {cell.pair} and method {title} with different settings; "
                         "give one of them a label"
                     )
     if problems:
         raise type(problems[0][1])(f"grid {name}, {_errors_of_entries(problems)}") from problems[0][1]
-    plans = {item.plan.id: item.plan for item in items.values()}
+    plans = {plan.id: plan for plan, _ in items.values()}
+    states = {plan.id: state for plan, state in items.values()}
     _check_layout(config.report, {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final})
     source = str(Path(name).absolute()) if is_file_name(name) else name
-    return GridPlan(file_stem(name), config, list(cells.values()), plans, source)
+    return GridPlan(file_stem(name), config, list(cells.values()), plans, states, source)
 
 
 def _checked(name: str, hardware: str | None, seeds: Sequence[int] | None, overrides: Sequence[str]) -> GridConfig:
@@ -276,30 +262,7 @@ def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
         yield own_config
 
 
-@dataclass(frozen=True, slots=True)
-class _PlanItem:
-    plan: Plan
-    state: ExperimentState
-
-    def cells(self, config: ExperimentConfig, pair: str, method: str, label: str) -> list[Cell]:
-        """One cell per agent, with the pair, method and label of the grid entry."""
-        return [
-            Cell(
-                pair=pair,
-                method=method,
-                label=label,
-                seed=config.seed,
-                agent=agent,
-                experiment=self.plan.id,
-                root=self.plan.root,
-                status=self.state.state,
-                reason=self.state.reason,
-            )
-            for agent in config.pair.agents
-        ]
-
-
-def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> _PlanItem:
+def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> tuple[Plan, ExperimentState]:
     shapes = published_shapes(config)
     placed = with_ranks(config, sizes_of(shapes))  # provisional: sizes of models not in the paper are unknown here
     try:
@@ -310,9 +273,8 @@ def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, Scheduled
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the final id depends on the missing files
         experiment_plan, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
-    return _PlanItem(
-        experiment_plan, state_of(experiment_status(experiment_plan.root), runs.get(experiment_plan.id), unavailable)
-    )
+    state = state_of(experiment_status(experiment_plan.root), runs.get(experiment_plan.id), unavailable)
+    return experiment_plan, state
 
 
 def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:
@@ -321,7 +283,7 @@ def matrix(grid: GridPlan) -> list[Mapping[str, Any]]:
     for cell in grid.cells:
         key = (cell.pair, cell.agent, cell.method, cell.label)
         row = rows.setdefault(key, dict(zip(("pair", "agent", "method", "label"), key, strict=True)))
-        row[f"seed {cell.seed}"] = cell.status
+        row[f"seed {cell.seed}"] = grid.states[cell.experiment].state
     return list(rows.values())
 
 

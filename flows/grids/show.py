@@ -35,7 +35,8 @@ def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
     plans_to_run = grid.experiments(*SELECTED[selection])
     cost = {"to run": estimate(grid, plans_to_run), "whole grid": estimate(grid, grid.experiments())}
     if as_json:
-        cells = [{**asdict(cell), "root": str(cell.root)} for cell in grid.cells]
+        states = [(cell, grid.states[cell.experiment]) for cell in grid.cells]
+        cells = [{**asdict(cell), "status": state.state, "reason": state.reason} for cell, state in states]
         estimates = {name.replace(" ", "_"): asdict(cost_estimate) for name, cost_estimate in cost.items()}
         values = {"cells": cells, "experiments": count_experiments(grid), "estimates": estimates}
         print(json.dumps({"grid": grid.name, **values}))
@@ -64,14 +65,15 @@ def print_states(grid: GridPlan) -> None:
     """Print how many experiments are in each state, and why some cannot be run or failed."""
     counts = count_experiments(grid)
     print(f"{experiments_text(sum(counts.values()))}: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
-    reasons = Counter(cell.reason for cell in grid.cells if cell.status in ("failed", "unavailable"))
+    states = [grid.states[cell.experiment] for cell in grid.cells]
+    reasons = Counter(state.reason for state in states if state.state in ("failed", "unavailable"))
     for reason, number in reasons.items():
         print(f"  {number} {'cell' if number == 1 else 'cells'}: {reason}")
 
 
 def count_experiments(grid: GridPlan) -> dict[str, int]:
     """Number of experiments in each state."""
-    counts = Counter({cell.experiment: cell.status for cell in grid.cells}.values())
+    counts = Counter(state.state for state in grid.states.values())
     return {state: counts[state] for state in STATES}
 
 

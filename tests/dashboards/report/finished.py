@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from flows.grids.planner import Cell, GridConfig, GridEntry, GridPlan, ReportConfig
+from flows.grids.planner import GridConfig, GridEntry, GridPlan, ReportConfig
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
+from flows.records.gridfile import GridCell
 from flows.runs.experiment import RESULT_FILE
+from flows.service.experiment_state import ExperimentState
 from hacpo_core.config import EngineConfig, TeamConfig
 from hacpo_core.evaluation.metrics import BITS_PER_BYTE, MetricEstimate, estimates
 from hacpo_core.evaluation.results import EvaluationResult, result_phase
@@ -119,13 +121,17 @@ def evaluate(
     store.commit(step, phase, {f"{phase}.json": asdict(result)})
 
 
-def grid_of(plans: Sequence[Plan], *, pair: str = "tiny", extra: Sequence[Cell] = (), **report: Any) -> GridPlan:
+def grid_of(
+    plans: Sequence[Plan], *, pair: str = "tiny", extra: Mapping[GridCell, ExperimentState] = {}, **report: Any
+) -> GridPlan:
     """A grid whose cells are complete experiments, and cells that are not."""
     cells = [
-        Cell(pair, p.config.method.name, "", p.config.seed, agent, p.id, p.root, "done", "")
+        GridCell(pair, p.config.method.name, "", p.config.seed, agent, p.id)
         for p in plans
         for agent in p.config.pair.agents
     ]
     seeds = sorted({p.config.seed for p in plans})
     config = GridConfig("A grid", [GridEntry([pair], ["hacpo"])], seeds=seeds, report=ReportConfig(**report))
-    return GridPlan("grid", config, [*cells, *extra], {p.id: p for p in plans})
+    states = {p.id: ExperimentState("done", "") for p in plans}
+    states |= {cell.experiment: state for cell, state in extra.items()}
+    return GridPlan("grid", config, [*cells, *extra], {p.id: p for p in plans}, states)

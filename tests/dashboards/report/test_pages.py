@@ -20,7 +20,9 @@ from dashboards.report.document import to_markdown
 from dashboards.report.pages import report_content
 from dashboards.report.statistics import Difference, holm
 from dashboards.report.tables import ratio_table
-from flows.grids.planner import Cell, GridPlan
+from flows.grids.planner import GridPlan
+from flows.records.gridfile import GridCell
+from flows.service.experiment_state import ExperimentState
 from hacpo_core.config import EngineConfig
 from tests.dashboards.browsing import PHONE, chromium, reason_to_skip
 from tests.dashboards.report.finished import AGENTS, Rewards, finished, grid_of
@@ -228,15 +230,13 @@ def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path)
     assert lead(text_of(joined), "Naive")[0] == "— (different problems)"
 
 
-def test_missing_cells_say_why(grid: GridPlan, tmp_path: Path) -> None:
-    def cell(method: str, status: str, reason: str) -> Cell:
-        return Cell("tiny", method, "", 0, "qwen-tiny", f"x-{method}", tmp_path / method, status, reason)
-
-    extra = [
-        cell("naive", "failed", "Traceback ...\nStoreError: the disk is full"),
-        cell("grpo", "unavailable", "pair.agents.a.path: /m is no folder"),
-        cell("gspo", "missing", "not run"),
-    ]
+def test_missing_cells_say_why(grid: GridPlan) -> None:
+    states = {
+        "naive": ExperimentState("failed", "Traceback ...\nStoreError: the disk is full"),
+        "grpo": ExperimentState("unavailable", "pair.agents.a.path: /m is no folder"),
+        "gspo": ExperimentState("missing", "not run"),
+    }
+    extra = {GridCell("tiny", name, "", 0, "qwen-tiny", f"x-{name}"): state for name, state in states.items()}
     text = text_of(grid_of(list(grid.plans.values()), extra=extra, benchmarks=[TEST]))
     assert "- failed: StoreError: the disk is full — Naive seed 0 (qwen-tiny)" in text
     assert "- unavailable: pair.agents.a.path: /m is no folder — GRPO seed 0 (qwen-tiny)" in text
@@ -310,9 +310,10 @@ def test_label_of_an_entry_is_no_markup(grid: GridPlan, tmp_path: Path) -> None:
     assert f"HACPO ({escape(label)})" in own
 
 
-def test_printed_values_stand_beside_missing_ones(tmp_path: Path) -> None:
+def test_printed_values_stand_beside_missing_ones() -> None:
     pair = "qwen3-1.7b-base+qwen3-4b-base"
-    cells = [Cell(pair, "hacpo", "", 0, agent, "x", tmp_path, "missing", "not run") for agent in pair.split("+")]
+    not_run = ExperimentState("missing", "not run")
+    cells = {GridCell(pair, "hacpo", "", 0, agent, "x"): not_run for agent in pair.split("+")}
     empty = grid_of([], pair=pair, extra=cells, table="table1")
     text = text_of(empty)
     assert row(text, pair, "qwen3-1.7b-base", "HACPO")[0] == "— (paper 0.690)"

@@ -454,8 +454,7 @@ def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Ca
         digests = [found[f"{step} update.{agent}"] for step in (1, 2, 3, 4)]
         assert len(set(digests)) == 4
         for step in (1, 2, 3, 4):
-            assert found[f"{step} {agent}"]["sampler/logprob_difference_max"] < 1e-4
-            assert found[f"{step} {agent}"]["sampler/ratio_error_mean"] < 1e-4
+            assert found[f"{step} {agent}"]["sampler/logprob_difference_mean"] < 1e-4
     assert psutil.Process().children(recursive=True) == before
 
 

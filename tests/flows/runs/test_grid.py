@@ -110,7 +110,8 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     printed = finish(start(grid_file), code=3)
     assert "1 of 2 experiments done, 1 failed; first to end: " in printed
     assert f"{broken.id}: FAILED" in printed
-    assert {(cell.method, cell.status) for cell in planned(grid_file).cells} == {("naive", "done"), ("hacpo", "failed")}
+    grid = planned(grid_file)
+    assert {(c.method, grid.states[c.experiment].state) for c in grid.cells} == {("naive", "done"), ("hacpo", "failed")}
     shown = json.loads(finish(start(grid_file, "--dry-run", "--json")))
     assert shown["experiments"] == {"done": 1, "running": 0, "queued": 0, "failed": 1, "missing": 0, "unavailable": 0}
     (done,) = planned(grid_file).experiments("done")
@@ -128,7 +129,7 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     printed = finish(start(grid_file))
     assert f"{done.id} is complete and is reused." in printed
     assert (done.root / "result.json").stat().st_mtime_ns == written_at
-    assert {cell.status for cell in planned(grid_file).cells} == {"done"}
+    assert {state.state for state in planned(grid_file).states.values()} == {"done"}
     alone = small_plan("hacpo", f"seed={broken.config.seed}", runs_dir=tmp_path / "alone")
     assert outcome(broken) == undisturbed(alone), "side by side, killed and resumed: the same bits as alone"
     (header,) = [line for line in printed.splitlines() if line.split()[:2] == ["method", "agent"]]
@@ -155,7 +156,7 @@ def test_run_that_is_killed_is_put_back_and_the_grid_goes_on(grid_file: Path) ->
     (run,) = [p for p in marked(grid_file) if "prefect.engine" in " ".join(p.cmdline())]
     run.kill()
     finish(process)
-    assert {cell.status for cell in planned(grid_file).cells} == {"done"}
+    assert {state.state for state in planned(grid_file).states.values()} == {"done"}
 
 
 @pytest.mark.system

@@ -100,6 +100,13 @@ class Time:
     seconds: int
     half: str
 
+    @property
+    def of_day(self) -> tuple[int, int, int] | None:
+        """Hours from 0 to 23, minutes and seconds; None if the half of the day is unknown."""
+        if not self.half:
+            return None if 1 <= self.hours <= 12 else (self.hours, self.minutes, self.seconds)
+        return self.hours % 12 + (12 if self.half == "p" else 0), self.minutes, self.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Option:

@@ -217,8 +217,7 @@ def learner_minibatches(
     for key in dict.fromkeys(itertools.chain.from_iterable(batches)):
         of_source.setdefault((key.step, key.agent), []).append(key)
     shared: list[SharedResponses] = []
-    scored: set[RowKey] = set()
-    masked: set[RowKey] = set()
+    scored, masked = set[RowKey](), set[RowKey]()
     parts: list[Minibatch] = []
     for (step, agent), keys in of_source.items():
         responses = reader.responses(step, agent)
@@ -274,9 +273,7 @@ def _rows(
             [len(without_eos(ids, reader.eos_ids[agent])) for ids in chosen_responses.token_ids]
         )
     if is_own:
-        token_ids = (
-            chosen_responses.token_ids.cut(old_logprobs.lengths) if reader.drops_eos else chosen_responses.token_ids
-        )
+        token_ids = chosen_responses.token_ids.cut(old_logprobs.lengths)
         prompts: Sequence[Any] = list(chosen_responses.prompt_ids)
     else:
         shared.append(reader.retokenizers[agent].convert(chosen_responses))

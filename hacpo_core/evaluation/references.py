@@ -68,7 +68,6 @@ def score_references(experiment: Experiment, step: int, agent: str, benchmark: B
         text=tuple(texts[place] for place in scored),
         finish_reason=("stop",) * len(scored),
     )
-
     bits_P, cost = np.full(len(texts), np.nan), PhaseCost(0.0)
     if scored:
         with agent_at(experiment, agent, step) as (placed, watch):

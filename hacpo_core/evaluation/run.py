@@ -159,15 +159,12 @@ def evaluate_shard(
     specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
     with agent_at(experiment, agent, step) as (placed, watch):
         responses = placed.sample(specs, step=step, purpose="evaluate")
-    cost = watch.cost()
     golds = [spec.problem.gold for spec in specs]
     style = _style(experiment.config, benchmark)
     verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))
     earlier_phases = [f"{shard_kind(benchmark.name, earlier_shard)}.{agent}" for earlier_shard in before]
-    num_before = sum(
-        experiment.ledger.store.read_value(step, earlier_phase, f"{earlier_phase}.json")["num_unscored"]
-        for earlier_phase in earlier_phases
-    )
+    store = experiment.ledger.store
+    num_before = sum(store.read_value(step, name, f"{name}.json")["num_unscored"] for name in earlier_phases)
     num_unscored = check_scored(
         verdicts,
         f"step {step}, {agent} on {benchmark.name}",
@@ -188,13 +185,9 @@ def evaluate_shard(
         "extracted": pyarrow.array(verdicts.extracted, type=pyarrow.string()),
         "reason": verdicts.reason,
     }
-    value = {
-        "digest": digest,
-        "cost": asdict(replace(cost, num_tokens=responses.num_tokens)),
-        "num_unscored": num_unscored,
-    }
-    outputs = {f"{phase}.parquet": table, f"{phase}.json": value}
-    experiment.ledger.store.commit(step, phase, outputs)
+    cost = replace(watch.cost(), num_tokens=responses.num_tokens)
+    value = {"digest": digest, "cost": asdict(cost), "num_unscored": num_unscored}
+    store.commit(step, phase, {f"{phase}.parquet": table, f"{phase}.json": value})
 
 
 def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shards: Sequence[range]) -> None:

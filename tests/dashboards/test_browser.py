@@ -158,14 +158,14 @@ def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, run
 def test_running_run_draws_new_steps_of_the_metrics_that_were_chosen(tab: Any, served: str, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=12, state="missing", with_steps=True)
     open_page(tab, f"{served}/run/{name}")
-    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 12)
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 11)
     tab.locator("#choose summary").click()
     tab.get_by_label("search").fill("entropy next-token")
     assert tab.locator("#metrics .metric:visible").count() == 1
     assert tab.locator("#metric-count").inner_text() == "1 found"
     tab.get_by_label("search").fill("norm")
     tab.get_by_role("checkbox", name="update/grad_norm").check()
-    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 13)
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 12)
     assert "shown=update%2Fgrad_norm" in tab.url
     chart = tab.locator("figure.chart", has_text="update/grad_norm")
     before = int(chart.get_attribute("data-drawn"))

@@ -23,7 +23,7 @@ def update(experiment: Experiment, step: int, agent: str) -> None:
     if ledger.has(step, f"update.{agent}"):
         if not experiment.placement.has_seen(agent, step):
             with agent_at(experiment, agent, step):
-                return
+                pass  # replays have brought it there
         return
     with agent_at(experiment, agent, step - 1) as (placed, watch):
         rows, builder_state = chosen_rows(experiment, step, agent)

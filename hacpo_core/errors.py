@@ -17,7 +17,7 @@ class ConfigError(HacpoError, ValueError):
 
 
 class MethodError(HacpoError, ValueError):
-    """An implementation of a seam, or a reward function, cannot be found, failed, or returned an invalid value."""
+    """A class of a method, or a reward function, cannot be found, failed, or returned an invalid value."""
 
 
 class CapacityError(HacpoError, ValueError):

@@ -39,7 +39,7 @@ class Experiment:
 
     @property
     def method(self) -> MethodConfig:
-        """The method's seams."""
+        """The method's parts."""
         return self.config.method
 
     @property
@@ -67,7 +67,7 @@ class Experiment:
         return (learner, *(j for j in self.agents if j != learner and self.method.shares_rollouts))
 
     def state_before(self, step: int, phase: str) -> dict[str, Any]:
-        """State that a phase's seam starts the step with: the one it returned in the previous step, {} in step 1.
+        """State that a phase's part starts the step with: the one it returned in the previous step, {} in step 1.
 
         Args:
             step: the step that begins.

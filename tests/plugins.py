@@ -1,4 +1,4 @@
-"""What a user would write outside of the package: one class for each seam that needs it."""
+"""What a user would write outside of the package: one class for each part that needs it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from flows.planning.declarations import available, file_stem, read_declaration, read_yaml, section_of, yaml_problem
 from hacpo_core.config import (
-    SEAMS,
+    PARTS,
     AgentConfig,
     BenchmarkConfig,
     ExperimentConfig,
@@ -30,7 +30,7 @@ from hacpo_core.config import (
 from hacpo_core.config.checks import validate
 from hacpo_core.config.samplers import SamplerKind, find_sampler
 from hacpo_core.errors import ConfigError, first_line
-from hacpo_core.methods.base import Seam
+from hacpo_core.methods.base import MethodPart
 from hacpo_core.methods.registry import SHIPPED, find
 
 _ProblemSet = TypeVar("_ProblemSet", bound=ProblemSetConfig)
@@ -101,8 +101,8 @@ def compose(
 
 
 def _with_classes(config: ExperimentConfig, layers: Sequence[Layer]) -> ExperimentConfig:
-    """The configuration with the chosen implementation of each seam of the method, and of the sampler."""
-    parts: dict[str, Any] = {seam: _seam(seam, layers) for seam in SEAMS}
+    """The configuration with the chosen implementation of each part of the method, and of the sampler."""
+    parts: dict[str, Any] = {part: _part(part, layers) for part in PARTS}
     engine = replace(config.engine, sampler_options=_sampler(config.engine.sampler, layers))
     return replace(config, method=replace(config.method, **parts), engine=engine)
 
@@ -120,30 +120,30 @@ def _sampler(name: str, layers: Sequence[Layer]) -> SamplerKind:
     return merged(kind, sections, remedy=remedy, section="engine.sampler_options")  # type: ignore[no-any-return]
 
 
-def _seam(seam: str, layers: Sequence[Layer]) -> Seam:
-    """One seam's implementation, with its fields filled from the layers.
+def _part(part: str, layers: Sequence[Layer]) -> MethodPart:
+    """One part's implementation, with its fields filled from the layers.
 
     A layer below the one that names the implementation may set fields of a different implementation: a pair sets the
     clip range of GSPO's ratios for all methods. Such fields are ignored.
     """
-    sections = _sections(layers, "method", seam)
+    sections = _sections(layers, "method", part)
     naming_layers = [place for place, (_, section) in enumerate(sections) if section.get("name")]
     if not naming_layers:
-        raise ConfigError(f"method.{seam}.name: got none, expected one of {', '.join(SHIPPED[seam])}; add it")
+        raise ConfigError(f"method.{part}.name: got none, expected one of {', '.join(SHIPPED[part])}; add it")
     last = naming_layers[-1]
     name = str(sections[last][1].get("name"))
-    kind = find(seam, name)
+    kind = find(part, name)
     own_fields = {field.name for field in fields(kind)}
-    fields_of_others = {field.name for other in SHIPPED[seam].values() for field in fields(other)}
+    fields_of_others = {field.name for other in SHIPPED[part].values() for field in fields(other)}
     for place, (source, section) in enumerate(sections):
         for unknown in [field for field in map(str, section) if field not in own_fields]:
             if place >= last or unknown not in fields_of_others:
                 names = ", ".join(sorted(own_fields - {"name"})) or "none"
                 raise ConfigError(
-                    f"method.{seam}.{unknown} (in {source}): {name} has no such field, it has {names}; remove it"
+                    f"method.{part}.{unknown} (in {source}): {name} has no such field, it has {names}; remove it"
                 )
             section.pop(unknown)
-    return merged(kind, sections, remedy=f"see method.{seam} of hacpo show")  # type: ignore[no-any-return]
+    return merged(kind, sections, remedy=f"see method.{part} of hacpo show")  # type: ignore[no-any-return]
 
 
 def _sections(layers: Sequence[Layer], *names: str) -> list[Layer]:

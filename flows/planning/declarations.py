@@ -12,7 +12,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hacpo_core.config import SEAMS
+from hacpo_core.config import PARTS
 from hacpo_core.errors import ConfigError, did_you_mean, first_line
 
 DECLARATION_FOLDERS = {
@@ -67,10 +67,10 @@ def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> Di
         return tree
     beside = with_paths_beside(str(base), path.parent) if isinstance(path, Path) else str(base)
     below = read_declaration(kind, beside, above=(*above, path))
-    for seam in SEAMS:  # drop inherited fields of an implementation that this file replaces
-        name, inherited = section_of(tree, "method", seam).get("name"), section_of(below, "method", seam)
+    for part in PARTS:  # drop inherited fields of an implementation that this file replaces
+        name, inherited = section_of(tree, "method", part).get("name"), section_of(below, "method", part)
         if name is not None and inherited.get("name") not in (None, name):
-            below["method"][seam] = {}
+            below["method"][part] = {}
     return OmegaConf.merge(below, tree)  # type: ignore[return-value]
 
 

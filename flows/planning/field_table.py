@@ -7,42 +7,42 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from flows.planning.reference import Entry
-from hacpo_core.config import SEAMS, ExperimentConfig
+from hacpo_core.config import PARTS, ExperimentConfig
 from hacpo_core.config.fields import SchemaField, declaration, schema_fields
 from hacpo_core.methods.registry import SHIPPED
 
 
 @cache
 def all_fields() -> tuple[SchemaField, ...]:
-    """Fields of all sections, including the fields of every shipped implementation of each seam."""
+    """Fields of all sections, including the fields of every shipped implementation of each part."""
     by_name: dict[str, SchemaField] = {}
     for field in schema_fields(ExperimentConfig):
-        seam = field.name.removeprefix("method.")
-        for seam_field in _seam_fields(seam) if seam in SEAMS else [field]:
-            by_name.setdefault(seam_field.name, seam_field)
+        part = field.name.removeprefix("method.")
+        for part_field in _part_fields(part) if part in PARTS else [field]:
+            by_name.setdefault(part_field.name, part_field)
     return tuple(by_name.values())
 
 
-def _seam_fields(seam: str) -> Iterator[SchemaField]:
-    """Fields of each shipped implementation of a seam.
+def _part_fields(part: str) -> Iterator[SchemaField]:
+    """Fields of each shipped implementation of a part.
 
     `name` lists the implementations; a field that not all of them have lists its owners.
     """
-    shipped = SHIPPED[seam]
+    shipped = SHIPPED[part]
     owners: dict[str, dict[str, dataclasses.Field[object]]] = {}
     for name, implementation in shipped.items():
         for field in dataclasses.fields(implementation):
             owners.setdefault(field.name, {})[name] = field
     for implementation in shipped.values():
-        for seam_field in schema_fields(implementation, f"method.{seam}."):
-            variants, about = owners[seam_field.name.rpartition(".")[2]], seam_field.declared.about
+        for part_field in schema_fields(implementation, f"method.{part}."):
+            variants, about = owners[part_field.name.rpartition(".")[2]], part_field.declared.about
             choices = {value: text for f in variants.values() for value, text in declaration(f).choices.items()}
-            if seam_field.name == f"method.{seam}.name":
+            if part_field.name == f"method.{part}.name":
                 about = f"{', '.join(shipped)}, or your own package.module:Class"
             elif len(variants) < len(shipped):
                 about = f"{about} [{', '.join(variants)}]"
-            declared = dataclasses.replace(seam_field.declared, about=about, choices=choices)
-            yield dataclasses.replace(seam_field, declared=declared)
+            declared = dataclasses.replace(part_field.declared, about=about, choices=choices)
+            yield dataclasses.replace(part_field, declared=declared)
 
 
 def about(names: Iterable[str]) -> dict[str, str]:

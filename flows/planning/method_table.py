@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from flows.planning.compose import compose
 from flows.planning.declarations import DECLARATION_FOLDERS, available, read_declaration
 from flows.planning.reference import Entry, entries_named
-from hacpo_core.config import SEAMS, flatten
+from hacpo_core.config import PARTS, flatten
 from hacpo_core.config.fields import declaration
 from hacpo_core.methods.registry import SHIPPED
 
@@ -24,7 +24,7 @@ def method_entries() -> list[Entry]:
 
 def part_entries() -> list[Entry]:
     """An entry for each shipped part: its docstring, with the equation and the source, and its fields."""
-    return [_part_entry(seam, name) for seam in SEAMS for name in SHIPPED[seam]]
+    return [_part_entry(part, name) for part in PARTS for name in SHIPPED[part]]
 
 
 def entries_of(name: str) -> list[Entry]:
@@ -36,14 +36,14 @@ def entries_of(name: str) -> list[Entry]:
     if name not in available("method"):
         return entries_named([*part_entries(), *method_entries()], name)
     method = compose("tiny", name).method
-    return [_method_entry(name), *(_part_entry(seam, getattr(method, seam).name) for seam in SEAMS)]
+    return [_method_entry(name), *(_part_entry(part, getattr(method, part).name) for part in PARTS)]
 
 
 def _method_entry(name: str) -> Entry:
     file = files("experiments") / DECLARATION_FOLDERS["method"] / f"{name}.yaml"
     about, source = (line.removeprefix("# ") for line in file.read_text(encoding="utf-8").splitlines()[:2])
     method = compose("tiny", name).method
-    parts = ", ".join(f"{seam} {getattr(method, seam).name}" for seam in SEAMS)
+    parts = ", ".join(f"{part} {getattr(method, part).name}" for part in PARTS)
     tree: Any = OmegaConf.to_container(read_declaration("method", name)["method"])
     settings = ", ".join(
         f"method.{field}={value}"
@@ -54,8 +54,10 @@ def _method_entry(name: str) -> Entry:
     return Entry("methods", name, note, (about, source, *([f"Sets {settings}"] if settings else [])))
 
 
-def _part_entry(seam: str, name: str) -> Entry:
-    part = SHIPPED[seam][name]
-    fields = [field for field in dataclasses.fields(part) if field.name != "name"]
+def _part_entry(part: str, name: str) -> Entry:
+    implementation = SHIPPED[part][name]
+    fields = [field for field in dataclasses.fields(implementation) if field.name != "name"]
     lines = [f"{field.name}: {declaration(field).about} (default {field.default!r})" for field in fields]
-    return Entry(seam, name, f"{seam}; {part.__module__}", (inspect.cleandoc(part.__doc__ or ""), *lines))
+    return Entry(
+        part, name, f"{part}; {implementation.__module__}", (inspect.cleandoc(implementation.__doc__ or ""), *lines)
+    )

@@ -17,7 +17,7 @@ from flows.planning.user_code import code_digest
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.mlflow_address import sqlite_path
 from flows.records.states import CONFIG_FILE
-from hacpo_core.config import SEAMS, ExperimentConfig
+from hacpo_core.config import PARTS, ExperimentConfig
 from hacpo_core.config.counts import sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.config.replays import check_checkpoints
@@ -28,7 +28,7 @@ from hacpo_core.data.rows import warn_once
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import ConfigError, DataError, HacpoError, ModelError, StoreError
 from hacpo_core.files import read_json, sha256_of, write_atomically, write_json
-from hacpo_core.methods.base import Seam
+from hacpo_core.methods.base import MethodPart
 from hacpo_core.placement.initial_model import InitialModel
 
 CONTENTS_FILE = "contents.json"
@@ -92,9 +92,9 @@ def plan(config: ExperimentConfig) -> Plan:
 def why_alone(config: ExperimentConfig) -> str | None:
     """Why a method that reads partners' responses reads none here; None if it does, or if it reads nobody's."""
     method = config.method
-    parts: list[Seam] = [getattr(method, seam) for seam in SEAMS]
+    parts: list[MethodPart] = [getattr(method, part) for part in PARTS]
     # A class that does not set `reads_partners` inherits True, which says nothing about it.
-    reads = any(part.reads_partners and type(part).reads_partners is not Seam.reads_partners for part in parts)
+    reads = any(part.reads_partners and type(part).reads_partners is not MethodPart.reads_partners for part in parts)
     if len(config.pair.agents) > 1 or not (method.shares_rollouts or reads):
         return None
     return (
@@ -176,7 +176,7 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
     """
     digests = {what: digest for model in initial_models(config).values() for what, digest in model.contents().items()}
     digests |= {context: digest for context, (_, digest) in data_files(config).items()}
-    names_by_context = {f"method.{seam}": getattr(config.method, seam).name for seam in SEAMS}
+    names_by_context = {f"method.{part}": getattr(config.method, part).name for part in PARTS}
     names_by_context |= {"engine.sampler": config.engine.sampler}
     names_by_context |= {f"reward {name}": name for name in config.reward.functions}
     for context, name in names_by_context.items():

@@ -1,4 +1,4 @@
-"""Digest of user code (seams, samplers, reward functions), which is part of an experiment's id."""
+"""Digest of user code (parts of methods, samplers, reward functions), which is part of an experiment's id."""
 
 from __future__ import annotations
 

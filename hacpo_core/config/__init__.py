@@ -22,7 +22,7 @@ from hacpo_core.config.problems import (
     VerifierConfig,
 )
 from hacpo_core.config.schema import (
-    SEAMS,
+    PARTS,
     CheckpointConfig,
     ExperimentConfig,
     MethodConfig,
@@ -40,7 +40,7 @@ from hacpo_core.config.schema import (
 __all__ = [
     "ALL_LINEAR",
     "AUTO",
-    "SEAMS",
+    "PARTS",
     "AgentConfig",
     "BenchmarkConfig",
     "CheckpointConfig",

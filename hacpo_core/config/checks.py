@@ -13,7 +13,7 @@ from hacpo_core.config.engine_checks import engine_problems
 from hacpo_core.config.fields import fields_of
 from hacpo_core.config.identity import inert_fields
 from hacpo_core.config.problems import SHIPPED_REWARDS, VERIFIER, BenchmarkConfig
-from hacpo_core.config.schema import SEAMS, ExperimentConfig
+from hacpo_core.config.schema import PARTS, ExperimentConfig
 from hacpo_core.errors import ConfigError, did_you_mean
 
 _NAMES = {
@@ -233,11 +233,11 @@ def _method_problems(config: ExperimentConfig) -> Iterator[str]:
             "method.shares_rollouts=true, but tokens of different tokenizers do not align; set an objective with "
             "sequence ratios, such as sequence_clip"
         )
-    for seam in SEAMS:
-        part = getattr(method, seam)
-        if part.needs_shared_rollouts and not method.shares_rollouts:
+    for part in PARTS:
+        implementation = getattr(method, part)
+        if implementation.needs_shared_rollouts and not method.shares_rollouts:
             yield (
-                f"method.{seam}.name: got {part.name}, which is about other agents' rows, with "
+                f"method.{part}.name: got {implementation.name}, which is about other agents' rows, with "
                 "method.shares_rollouts=false; set method.shares_rollouts=true, or another implementation"
             )
     if objective.correction != "none" and config.old_logprobs == "sampler":

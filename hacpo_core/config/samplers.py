@@ -1,4 +1,4 @@
-"""The seam of samplers: what each one declares, and how `engine.sampler` finds it. Does not import torch.
+"""Samplers: what each one declares, and how `engine.sampler` finds it. Does not import torch.
 
 Checks, plans, memory estimates and placements ask the declaration. Only `SamplerKind.open` loads the engine.
 """

@@ -18,15 +18,15 @@ from hacpo_core.config.fields import setting, when
 from hacpo_core.config.problems import DataConfig, EvaluateConfig, RewardConfig, VerifierConfig
 from hacpo_core.records import EosRule, SamplingLimits
 
-SEAMS = ("plan", "estimate", "build", "objective")
-"""fields of `method` that hold the implementation of a seam"""
+PARTS = ("plan", "estimate", "build", "objective")
+"""fields of `method` that hold the implementation of a part"""
 
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """The algorithm: an implementation of each seam of `hacpo_core.methods.base`.
+    """The algorithm: an implementation of each part of `hacpo_core.methods.base`.
 
-    In YAML, a seam is a mapping of `name` and the implementation's own fields. `flows.planning.compose` replaces it by
+    In YAML, a part is a mapping of `name` and the implementation's own fields. `flows.planning.compose` replaces it by
     the dataclass with that name.
     """
 

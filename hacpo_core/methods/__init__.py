@@ -1,1 +1,1 @@
-"""The seams of a method and the implementations shipped for each, one file per implementation."""
+"""The parts of a method and the implementations shipped for each, one file per implementation."""

@@ -1,4 +1,4 @@
-"""The four seams of a method, each replaceable: plan, estimate, build, objective.
+"""The four parts of a method, each replaceable: plan, estimate, build, objective.
 
     plan       which responses an agent samples, and how          once per agent and step
     estimate   advantage and weight of each row for each learner  once per step, all agents together
@@ -8,7 +8,7 @@
 Each has a file beside this one.
 
 An implementation is a frozen dataclass whose fields are its parameters (`hacpo_core.config.fields.setting`). The field
-`method.<seam>.name` selects it, by its name in `registry.py` or as `package.module:Class`. What it remembers between
+`method.<part>.name` selects it, by its name in `registry.py` or as `package.module:Class`. What it remembers between
 steps is its *state*: a mapping of JSON values and numpy arrays. It receives the state that the previous step committed
 ({} in the first step) and returns the next state with its result. Both are committed together, so that a retry, a
 replay and a resume start from the same state.
@@ -30,7 +30,7 @@ State = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Seam(ABC):  # noqa: B024  each seam has an abstract method of its own
+class MethodPart(ABC):  # noqa: B024  each part has an abstract method of its own
     """What all implementations have in common."""
 
     name: str = setting("", "name of a shipped implementation, or package.module:Class")

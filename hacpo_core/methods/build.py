@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.config.fields import setting
-from hacpo_core.methods.base import Seam, State
+from hacpo_core.methods.base import MethodPart, State
 from hacpo_core.methods.estimate import Estimate
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses
@@ -117,7 +117,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Builder(Seam):
+class Builder(MethodPart):
     """Which rows a learner trains on, and in which order.
 
     The caller removes and counts unscored rows, and those that the objective masks (`mask_truncated`). It trains

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hacpo_core.methods.base import Seam, State
+from hacpo_core.methods.base import MethodPart, State
 from hacpo_core.responses import Responses
 
 
@@ -77,7 +77,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Estimator(Seam):
+class Estimator(MethodPart):
     """Advantage and weight of each row for each learner."""
 
     def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:

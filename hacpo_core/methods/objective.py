@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, when
-from hacpo_core.methods.base import Seam, State, why_no_partners
+from hacpo_core.methods.base import MethodPart, State, why_no_partners
 
 if TYPE_CHECKING:  # torch is slow to import, and plans and the dashboard do not need it
     from torch import Tensor
@@ -137,7 +137,7 @@ class Surrogate:
 
 
 @dataclass(frozen=True)
-class Objective(Seam):
+class Objective(MethodPart):
     """What an update maximises.
 
     J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference) + entropy_coef * H,

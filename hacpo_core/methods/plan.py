@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hacpo_core.methods.base import Seam, State
+from hacpo_core.methods.base import MethodPart, State
 from hacpo_core.records import Problem, SamplingLimits, StepSearch
 from hacpo_core.responses import ORDINARY, Responses
 
@@ -55,7 +55,7 @@ class PlanTask:
 
 
 @dataclass(frozen=True)
-class SamplingPlan(Seam):
+class SamplingPlan(MethodPart):
     """Which responses an agent samples in a step, and how."""
 
     @property

@@ -1,4 +1,4 @@
-"""Implementations of the seams by name: shipped ones, and a user's own as `package.module:Class`."""
+"""Implementations of a method's parts by name: shipped ones, and a user's own as `package.module:Class`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hacpo_core.config import MethodConfig
 from hacpo_core.config.user_classes import user_class
-from hacpo_core.methods.base import Seam
+from hacpo_core.methods.base import MethodPart
 from hacpo_core.methods.build import Builder
 from hacpo_core.methods.builders.bandit import Bandit
 from hacpo_core.methods.builders.shuffled import Shuffled
@@ -35,14 +35,14 @@ from hacpo_core.methods.plans.every_problem import EveryProblem
 from hacpo_core.methods.plans.interaction import Interaction
 from hacpo_core.methods.plans.step_search import PartlySearched
 
-SEAM_CLASSES: Mapping[str, type[Seam]] = {
+PART_CLASSES: Mapping[str, type[MethodPart]] = {
     "plan": SamplingPlan,
     "estimate": Estimator,
     "build": Builder,
     "objective": Objective,
 }
-"""base class of each seam's implementations"""
-SHIPPED: Mapping[str, Mapping[str, type[Seam]]] = {
+"""base class of each part's implementations"""
+SHIPPED: Mapping[str, Mapping[str, type[MethodPart]]] = {
     "plan": {
         "every_problem": EveryProblem,
         "dynamic_sampling": DynamicSampling,
@@ -78,21 +78,22 @@ def trains_alone(method: MethodConfig) -> bool:
 
     False for a user's class, even if derived from a shipped one, since it may inherit a wrong `reads_partners`.
     """
-    parts = {seam: getattr(method, seam) for seam in SHIPPED}
-    are_shipped = all(type(part) in SHIPPED[seam].values() for seam, part in parts.items())
-    return are_shipped and not method.shares_rollouts and not any(part.reads_partners for part in parts.values())
+    if method.shares_rollouts:
+        return False
+    chosen = [(shipped, getattr(method, part)) for part, shipped in SHIPPED.items()]
+    return all(type(each) in shipped.values() and not each.reads_partners for shipped, each in chosen)
 
 
-def find(seam: str, name: str) -> type[Seam]:
+def find(part: str, name: str) -> type[MethodPart]:
     """The implementation with this name.
 
     Args:
-        seam: plan, estimate, build or objective.
+        part: plan, estimate, build or objective.
         name: of a shipped implementation, or `package.module:Class`.
 
     Raises:
-        ConfigError: the name is unknown, cannot be imported, or is not an implementation of the seam.
+        ConfigError: the name is unknown, cannot be imported, or is not an implementation of the part.
     """
-    if name in SHIPPED[seam]:
-        return SHIPPED[seam][name]
-    return user_class(f"method.{seam}.name", name, SEAM_CLASSES[seam], shipped=SHIPPED[seam])
+    if name in SHIPPED[part]:
+        return SHIPPED[part][name]
+    return user_class(f"method.{part}.name", name, PART_CLASSES[part], shipped=SHIPPED[part])

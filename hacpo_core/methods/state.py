@@ -1,4 +1,4 @@
-"""Encoding of a seam's state for storage: JSON, with numpy arrays as base64."""
+"""Encoding of a part's state for storage: JSON, with numpy arrays as base64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encode(state: object, *, owner: str) -> dict[str, Any]:
 
     Args:
         state: a mapping with str keys whose values are JSON values or numpy arrays, at any depth.
-        owner: the seam, for error messages.
+        owner: the part, for error messages.
 
     Raises:
         MethodError: it is anything else.

@@ -1,4 +1,4 @@
-"""Checkpoints of all agents and of the seams' states."""
+"""Checkpoints of all agents and of the parts' states."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checkpoints: everything an experiment needs to resume, each file with its digest, without pickles.
 
-    checkpoints/000010/manifest.json        files and SHA-256 digests, written last; states of the seams
+    checkpoints/000010/manifest.json        files and SHA-256 digests, written last; states of the parts
     checkpoints/000010/<agent>/             a Hugging Face model folder (safetensors weights, tokenizer) ...
     checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's states, and fp32 master weights if there are any;
                                                        adapters, which are merged in the model folder
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 class Checkpoint:
     """An intact checkpoint: its step, its folder, and the manifest's entry of each agent.
 
-    `states` are the states of the method's seams after that step, encoded, by phase.
+    `states` are the states of the method's parts after that step, encoded, by phase.
     """
 
     step: int
@@ -114,7 +114,7 @@ def save_checkpoint(
         step: the version of all agents.
         agents: their names.
         save: writes the agent with this name into a folder, as `save_agent` does.
-        states: states of the method's seams after that step, encoded, by phase.
+        states: states of the method's parts after that step, encoded, by phase.
         keep: number of newest checkpoints to keep.
         also: steps whose checkpoints are kept, too.
 

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Committed(Generic[_T]):
-    """What a phase committed, and its cost; `state` is that of the seam that the phase called, encoded."""
+    """What a phase committed, and its cost; `state` is that of the part that the phase called, encoded."""
 
     value: _T
     cost: PhaseCost
@@ -319,7 +319,7 @@ class Ledger:
         return self._read(step, phase, load)
 
     def state(self, step: int, phase: str) -> Mapping[str, Any]:
-        """State of a phase's seam after that step, encoded.
+        """State of a phase's part after that step, encoded.
 
         Phases are rollout.<agent>, advantage and update.<agent>; objective.<agent> is the objective's state, which
         phase update.<agent> commits beside the builder's.

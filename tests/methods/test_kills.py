@@ -1,4 +1,4 @@
-"""Every shipped method is killed and resumed to the bit, with what its seams remember."""
+"""Every shipped method is killed and resumed to the bit, with what its parts remember."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own class at each seam: it does what it says, and is killed and resumed to the bit with its state."""
+"""A user's own class at each part: it does what it says, and is killed and resumed to the bit with its state."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def trained(planned: Plan) -> StepStore:
 
 
 def states(store: StepStore, num_steps: int) -> dict[str, Any]:
-    """What every seam remembered after each step."""
+    """What every part remembered after each step."""
     files = {"rollout": "rollouts", "update": "update"}
     found = {}
     for step in range(1, num_steps + 1):
@@ -77,19 +77,19 @@ def states(store: StepStore, num_steps: int) -> dict[str, Any]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seam", PLUGINS)
+@pytest.mark.parametrize("part", PLUGINS)
 def test_method_with_a_users_class_is_killed_and_resumed_to_the_bit(
-    seam: str, small_plan: Callable[..., Plan], tmp_path: Path
+    part: str, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    words = (*PLUGINS[seam], *SHORT)
+    words = (*PLUGINS[part], *SHORT)
     reference = small_plan("hacpo", *words, runs_dir=tmp_path / "reference")
     exit_code, counts = run_process(reference)
     assert exit_code == 0
     expected = outcome(reference), states(StepStore(reference.root), 4)
     assert any(expected[1].values()), "something is remembered: by the user's class, or the capability window"
     kinds = ["after phase", "before commit", "after rename", "after optimizer step", "before sampling"]
-    places = [(kind, random.Random(f"{seam} {kind}").randint(2, counts[kind])) for kind in kinds]
-    for position, place in enumerate(random.Random(seam).sample(places, 3)):
+    places = [(kind, random.Random(f"{part} {kind}").randint(2, counts[kind])) for kind in kinds]
+    for position, place in enumerate(random.Random(part).sample(places, 3)):
         killed = small_plan("hacpo", *words, runs_dir=tmp_path / f"killed-{position}")
         assert run_process(killed, place)[0] == -signal.SIGKILL, place
         assert run_process(killed)[0] == 0, place

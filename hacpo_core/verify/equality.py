@@ -9,6 +9,7 @@ answers ─▶ same tokens    equal
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, TypeAlias
 
@@ -17,13 +18,24 @@ from math_verify import verify
 from sympy import Abs, Expr, Pow, Rational
 from sympy.core.function import AppliedUndef
 
-from hacpo_core.verify import values as kinds
-from hacpo_core.verify.expressions import UnreadError
 from hacpo_core.verify.points import agree_on_real_numbers, are_multiples
-from hacpo_core.verify.quantities import conversions
-from hacpo_core.verify.reading import numbers_of, option, read
+from hacpo_core.verify.quantities import PERCENT, conversions
+from hacpo_core.verify.reading import numbers_of, read
 from hacpo_core.verify.spelling import text_of, tokens_of
-from hacpo_core.verify.values import Answer, Chain, Conditional, Expression, Listing, Numbers, Percent, Quantity
+from hacpo_core.verify.values import (
+    Answer,
+    Chain,
+    Conditional,
+    Expression,
+    Listing,
+    Literal,
+    Numbers,
+    Quantity,
+    Ratio,
+    Relation,
+    Side,
+    UnreadError,
+)
 
 ROUNDING, PLACES, EXACT = Rational(1, 10**6), Rational(1, 2 * 10**6), Rational(1, 10**30)
 """the share and the difference by which a decimal may differ from a number, and the share of exact ones"""
@@ -43,14 +55,12 @@ def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float
         Exception: any exception of sympy, math-verify or pint.
     """
     gold = f"{gold.strip('$')} \\%" if unit.strip("\\$") == "%" else gold
-    tokens, gold_tokens = tokens_of(candidate), tokens_of(gold)
-    if text_of(tokens) == text_of(gold_tokens):
-        return bool(tokens)
+    text = text_of(tokens_of(candidate))
+    if text == text_of(tokens_of(gold)):
+        return bool(text)
     try:
         expected = read(gold)
-        if isinstance(expected, kinds.Option):
-            return option(tokens, any_case=True) == expected
-        return equal(read(candidate), expected, tolerance)
+        return equal(read(candidate, any_case=getattr(expected, "is_option", False)), expected, tolerance)
     except UnreadError:
         return False
 
@@ -80,12 +90,7 @@ def equal(candidate: Answer, gold: Answer, tolerance: float = 0.0) -> bool:
 # One function a type.
 
 
-def same(candidate: Answer, gold: Answer, tolerance: float) -> bool:
-    """Options and words are compared as they are."""
-    return candidate == gold
-
-
-def expressions_equal(candidate: Expression, gold: Expression, tolerance: float) -> bool:
+def expressions_equal(candidate: Expression, gold: Expression, tolerance: float = 0.0) -> bool:
     """Numbers agree to 30 digits, decimals to the sixth; expressions with variables at random real points.
 
     What such points cannot decide (many variables, unknown functions), math-verify does. Its time limits use signals
@@ -94,27 +99,19 @@ def expressions_equal(candidate: Expression, gold: Expression, tolerance: float)
     one, other = _with_one_constant(candidate.value, gold.value)
     is_decimal = candidate.is_decimal or gold.is_decimal
     if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
-        return matrices_equal(one, other, is_decimal=is_decimal)
-    if one == other:
-        return True
-    if any(side.free_symbols or side.has(AppliedUndef) for side in (one, other)):
-        has_same_names = one.free_symbols == other.free_symbols  # math-verify takes letters of another case as equal
-        return agree_on_real_numbers(one, other) or (
-            has_same_names and verify(other, one, timeout_seconds=None, raise_on_error=True)
+        has_same_shape = getattr(one, "shape", None) == getattr(other, "shape", None)
+        return has_same_shape and all(
+            expressions_equal(Expression(x, "", is_decimal), Expression(y)) for x, y in zip(one, other, strict=True)
         )
-    return numbers_equal(one, other, tolerance, is_decimal=is_decimal)
+    if one == other or not any(side.free_symbols or side.has(AppliedUndef) for side in (one, other)):
+        return one == other or _numbers_equal(one, other, tolerance, is_decimal=is_decimal)
+    has_same_names = one.free_symbols == other.free_symbols  # math-verify takes letters of another case as equal
+    return agree_on_real_numbers(one, other) or (
+        has_same_names and verify(other, one, timeout_seconds=None, raise_on_error=True)
+    )
 
 
-def matrices_equal(one: Any, other: Any, *, is_decimal: bool) -> bool:
-    """Each entry is equal."""
-    if getattr(one, "shape", None) != getattr(other, "shape", None):
-        return False
-    entries = zip(one, other, strict=True)
-    return all(expressions_equal(Expression(x, "", is_decimal), Expression(y), 0.0) for x, y in entries)
-
-
-def numbers_equal(one: Any, other: Any, tolerance: float, *, is_decimal: bool) -> bool:
-    """Whether two numbers agree, exactly or as far as decimals do."""
+def _numbers_equal(one: Any, other: Any, tolerance: float, *, is_decimal: bool) -> bool:
     is_rational = one.is_Rational and other.is_Rational
     values = (one, other) if is_rational else (one.evalf(45), other.evalf(45))
     difference, size = abs(values[0] - values[1]), abs(values[1])
@@ -127,33 +124,26 @@ def numbers_equal(one: Any, other: Any, tolerance: float, *, is_decimal: bool) -
 
 def quantities_equal(candidate: Quantity, gold: Quantity, tolerance: float) -> bool:
     """The values agree in one unit; or the units are letters, and so variables."""
-    for value, is_exact in conversions(candidate.value.value, candidate.unit, gold.unit):
+    for value, is_exact in conversions(candidate, gold.units):
         converted = Expression(value, "", candidate.value.is_decimal or not is_exact)
         if expressions_equal(converted, gold.value, tolerance):
             return True
-    return candidate.term is not None and gold.term is not None and expressions_equal(candidate.term, gold.term, 0.0)
-
-
-def percents_equal(candidate: Percent, gold: Percent, tolerance: float) -> bool:
-    """The numbers before the sign are equal."""
-    return expressions_equal(candidate.value, gold.value, tolerance)
+    return candidate.term is not None and gold.term is not None and expressions_equal(candidate.term, gold.term)
 
 
 def chains_equal(candidate: Chain, gold: Chain, tolerance: float) -> bool:
     """The same name has an equal value, or the equations are multiples of each other."""
-    named, gold_named = _with_name_first(candidate), _with_name_first(gold)
-    name, value, constant = gold_named.sides[0].name, gold_named.sides[1].value, gold.sides[0].value
-    if name and name == named.sides[0].name and value is not None:
-        return chain_is(Chain((kinds.Side(name, None), *named.sides[1:])), value, tolerance)
-    if constant is not None and all(_is_constant(side.value) for side in gold.sides):
-        return chain_is(candidate, constant, tolerance)
+    named, (first, second, *_) = _with_name_first(candidate), _with_name_first(gold).sides
+    if first.name and first.name == named.sides[0].name and second.value is not None:
+        return chain_is(Chain((Side(first.name, None), *named.sides[1:])), second.value, tolerance)
+    if all(_is_constant(side.value) for side in gold.sides):
+        return chain_is(candidate, gold.sides[0].value, tolerance)
     equations = [[getattr(side.value, "value", None) for side in chain.sides[:2]] for chain in (candidate, gold)]
-    if any(not isinstance(side, Expr) for equation in equations for side in equation):
-        return False
-    return are_multiples(*(sympy.Eq(*equation, evaluate=False) for equation in equations))
+    are_expressions = all(isinstance(side, Expr) for equation in equations for side in equation)
+    return are_expressions and are_multiples(*(sympy.Eq(*equation, evaluate=False) for equation in equations))
 
 
-def relations_equal(candidate: kinds.Relation, gold: kinds.Relation, tolerance: float) -> bool:
+def relations_equal(candidate: Relation, gold: Relation, tolerance: float) -> bool:
     """The inequalities are multiples of each other."""
     are_as_many = len(candidate.parts) == len(gold.parts)
     return candidate == gold or (are_as_many and all(map(are_multiples, candidate.parts, gold.parts)))
@@ -192,25 +182,18 @@ def _members_equal(candidate: Listing, gold: Listing, tolerance: float) -> bool:
     return (has_brackets or is_long) and all(equal(member, place, tolerance) for member, place in pairs)
 
 
-def ratios_equal(candidate: kinds.Ratio, gold: kinds.Ratio, tolerance: float) -> bool:
+def ratios_equal(candidate: Ratio, gold: Ratio, tolerance: float) -> bool:
     """The parts are proportional; a zero is equal to a zero alone."""
     values, gold_values = ([part.value for part in ratio.parts] for ratio in (candidate, gold))
     if len(values) != len(gold_values) or 0 in (*values, *gold_values):
         return values == gold_values
     pairs = combinations(zip(values, gold_values, strict=True), 2)
-    return all(expressions_equal(Expression(a * d), Expression(c * b), 0.0) for (a, b), (c, d) in pairs)
+    return all(expressions_equal(Expression(a * d), Expression(c * b)) for (a, b), (c, d) in pairs)
 
 
-def bases_equal(candidate: kinds.Base, gold: kinds.Base, tolerance: float) -> bool:
-    """The same digits in the same base; nothing is converted."""
-    return candidate.base == gold.base and candidate.digits.upper() == gold.digits.upper()
-
-
-def times_equal(candidate: kinds.Time, gold: kinds.Time, tolerance: float) -> bool:
-    """The same time of the day; if the gold answer says neither a.m. nor p.m., on a clock's face."""
-    times = [time.of_day for time in (candidate, gold)]
-    is_same_face = (candidate.hours, candidate.minutes, candidate.seconds) == (gold.hours, gold.minutes, gold.seconds)
-    return (is_same_face and not gold.half) or (times[0] is not None and times[0] == times[1])
+def literals_equal(candidate: Literal, gold: Literal, tolerance: float) -> bool:
+    """The same text; 4:30 p.m. is 4:30, too, but not the other way round."""
+    return gold.text in (candidate.text, *candidate.also)
 
 
 def conditionals_equal(candidate: Conditional, gold: Conditional, tolerance: float) -> bool:
@@ -222,16 +205,12 @@ def conditionals_equal(candidate: Conditional, gold: Conditional, tolerance: flo
 EQUALITY: dict[type, Comparison] = {
     Expression: expressions_equal,
     Quantity: quantities_equal,
-    Percent: percents_equal,
     Chain: chains_equal,
-    kinds.Relation: relations_equal,
+    Relation: relations_equal,
     Numbers: sets_equal,
     Listing: listings_equal,
-    kinds.Ratio: ratios_equal,
-    kinds.Base: bases_equal,
-    kinds.Time: times_equal,
-    kinds.Option: same,
-    kinds.Words: same,
+    Ratio: ratios_equal,
+    Literal: literals_equal,
     Conditional: conditionals_equal,
 }
 
@@ -240,12 +219,12 @@ EQUALITY: dict[type, Comparison] = {
 
 def _without_domain(candidate: Any, gold: Any, tolerance: float) -> bool:
     """A domain may be left out or added; a condition may not."""
-    side = candidate if isinstance(candidate, Conditional) else gold
-    pair = (candidate.value, gold) if side is candidate else (candidate, gold.value)
-    return side.is_domain and equal(*pair, tolerance)
+    if isinstance(candidate, Conditional):
+        return candidate.is_domain and equal(candidate.value, gold, tolerance)
+    return gold.is_domain and equal(candidate, gold.value, tolerance)
 
 
-def chain_is(chain: Chain, gold: Answer, tolerance: float = 0.0) -> bool:
+def chain_is(chain: Chain, gold: Any, tolerance: float = 0.0) -> bool:
     """Whether a side of a chain is the gold answer and no other side is another value; decimals may be rounded."""
     are_equal = [side.value is not None and equal(side.value, gold, tolerance) for side in chain.sides]
     return any(are_equal) and all(
@@ -276,63 +255,45 @@ def _only_member(candidate: Any, gold: Any, tolerance: float) -> bool:
     return is_one and equal(values[0][0], values[1][0], tolerance)
 
 
-def _share(candidate: Any, gold: Any, tolerance: float) -> bool:
-    """28% is 28 and 0.28, but 0.5% is not 0.5 unless the gold answer has the percent sign."""
-    percent, number = (candidate, gold) if isinstance(candidate, Percent) else (gold, candidate)
-    is_share = percent is candidate and bool(number.value.is_real and 0 < number.value <= 1)
-    hundredth = Expression(percent.value.value / 100, "", percent.value.is_decimal)
-    return expressions_equal(hundredth, number, tolerance / 100) or (
-        not is_share and expressions_equal(percent.value, number, tolerance)
-    )
-
-
 def _without_units(candidate: Any, gold: Any, tolerance: float) -> bool:
-    """A unit may be left out or added; or it is letters, and so variables."""
+    """A unit may be left out or added; or it is letters, and so variables. 28% is 28 and 0.28.
+
+    But 0.5% is not 0.5 unless the gold answer has the percent sign.
+    """
     quantity, number = (candidate, gold) if isinstance(candidate, Quantity) else (gold, candidate)
+    if quantity.units == (PERCENT,):
+        share = replace(quantity.value, value=quantity.value.value / 100)
+        if expressions_equal(share, number, tolerance / 100):
+            return True
+        if quantity is candidate and number.value.is_real and 0 < number.value <= 1:
+            return False
     readings = [quantity.value, quantity.term] if quantity.term else [quantity.value]
     return any(expressions_equal(reading, number, tolerance) for reading in readings)
 
 
 def _quotient(candidate: Any, gold: Any, tolerance: float) -> bool:
     """3:4 is 3/4."""
-    ratio, number = (candidate, gold) if isinstance(candidate, kinds.Ratio) else (gold, candidate)
+    ratio, number = (candidate, gold) if isinstance(candidate, Ratio) else (gold, candidate)
     parts = [part.value for part in ratio.parts]
     return len(parts) == 2 and parts[1] != 0 and expressions_equal(Expression(parts[0] / parts[1]), number, tolerance)
 
 
-def _digits_of_both(candidate: Any, gold: Any, tolerance: float) -> bool:
-    """A number without a base has the gold answer's; with base ten it is the number."""
-    if isinstance(candidate, kinds.Base):
-        return candidate.base == 10 and candidate.digits == gold.text
-    return bool(candidate.text.upper() == gold.digits)
-
-
-def _ratio_of_time(candidate: Any, gold: Any, tolerance: float) -> bool:
-    """2:40 may be a ratio."""
-    time, ratio = (candidate, gold) if isinstance(candidate, kinds.Time) else (gold, candidate)
-    parts = (time.hours, time.minutes, time.seconds)[: len(ratio.parts)]
-    return ratios_equal(kinds.Ratio(tuple(Expression(sympy.Integer(part)) for part in parts)), ratio, tolerance)
-
-
-def _letter(candidate: kinds.Option, gold: Any, tolerance: float) -> bool:
-    """The letter of an option may be a variable."""
-    return len(candidate.choice) == 1 and equal(Expression(sympy.Symbol(candidate.choice)), gold, tolerance)
+def _digits(candidate: Expression, gold: Literal, tolerance: float) -> bool:
+    """A number without a base has the gold answer's; a letter may be an option."""
+    return candidate.text.upper() in gold.also
 
 
 CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
     (Conditional, object, _without_domain),
     (object, Conditional, _without_domain),
-    (kinds.Option, object, _letter),
     (Chain, object, chain_is),
     (object, Chain, _value_of_gold),
     (Numbers | Listing, Numbers | Listing, _numbers_of_both),
     (Listing, object, _only_member),
     (object, Listing, _only_member),
-    (Percent | Expression, Percent | Expression, _share),
     (Quantity | Expression, Quantity | Expression, _without_units),
-    (kinds.Ratio | Expression, kinds.Ratio | Expression, _quotient),
-    (kinds.Base | Expression, kinds.Base | Expression, _digits_of_both),
-    (kinds.Time | kinds.Ratio, kinds.Time | kinds.Ratio, _ratio_of_time),
+    (Ratio | Expression, Ratio | Expression, _quotient),
+    (Expression, Literal, _digits),
 )
 """types of a candidate and of a gold answer, and how the two are compared"""
 
@@ -345,11 +306,11 @@ def _with_name_first(chain: Chain) -> Chain:
 
 
 def _is_constant(answer: Any) -> bool:
-    value = answer.value if isinstance(answer, Quantity | Percent) else answer
+    value = answer.value if isinstance(answer, Quantity) else answer
     return isinstance(value, Expression) and bool(getattr(value.value, "is_number", False))
 
 
-def _names(side: kinds.Side, number: int, gold: Answer) -> bool:
+def _names(side: Side, number: int, gold: Answer) -> bool:
     """Whether a side of a chain says what has the value that the others give: a name, a + b, |x|; not 2x or x + 1."""
     if not _is_constant(gold) or not isinstance(side.value, Expression):
         return bool(side.name) and (number == 0 or _is_constant(gold))
@@ -380,8 +341,7 @@ def _match(candidate: Listing, gold: Listing, tolerance: float) -> bool:
     """Whether each member of one list has its own equal in the other."""
     left = list(gold.members)
     for member in sorted(candidate.members, key=lambda member: member not in left):
-        equals = (other for other in left if member == other or equal(member, other, tolerance))
-        place = member if member in left else next(equals, None)
+        place = next((other for other in left if member == other or equal(member, other, tolerance)), None)
         if place is None:
             return False
         left.remove(place)

@@ -14,10 +14,10 @@ from typing import Any
 import sympy
 from sympy import Function, I, ImmutableMatrix, Integer, Mod, Rational, Symbol, pi
 
-from hacpo_core.verify.spelling import ACCENTS, Token, end_of, split, words
+from hacpo_core.verify.spelling import ACCENTS, Token, end_of, text_of, words
+from hacpo_core.verify.values import UnreadError
 
-_CONSTANTS = {"pi": pi, "∞": sympy.oo}
-_LETTERS = {"e": sympy.E, "i": I}
+_CONSTANTS = {"e": sympy.E, "i": I, "pi": pi, "∞": sympy.oo}
 _APPLIED = set("fghFGHP")
 """letters that name a function before a bracket; k(k+1) is a product"""
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(sympy, name) for name in words("function")} | {
@@ -29,14 +29,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(sympy, name) for name 
     "ln": sympy.log,
     "log": sympy.log,
 }
-_GREEK = set(words("greek"))
 _CLOSES = {"(": ")", "[": "]", "{": "}", "lfloor": "rfloor", "lceil": "rceil"}
 _ROUND = {"lfloor": sympy.floor, "lceil": sympy.ceiling}
+_MATRICES = {f"begin{kind}matrix" for kind in ("", "p", "b", "v", "B", "small")} | {"beginarray"}
 _MAX_DEPTH = 60
-
-
-class UnreadError(ValueError):
-    """An answer, or a part of it, that the grammar does not read."""
 
 
 def number(text: str) -> Rational:
@@ -71,7 +67,7 @@ class _Reader:
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = [part for token in tokens for part in token.letters]
         self._at, self._depth, self._is_in_bars = 0, 0, False
-        self._bound: set[str] = set()
+        self._indices = set[str]()
         """names of indices of sums"""
 
     def _peek(self, ahead: int = 0) -> Token:
@@ -79,9 +75,8 @@ class _Reader:
         return self._tokens[at] if at < len(self._tokens) else Token("sign", "")
 
     def _next(self) -> Token:
-        token = self._peek()
         self._at += 1
-        return token
+        return self._peek(-1)
 
     def _takes(self, *texts: str) -> str:
         """The next token's text if it is one of these, which is then used; else ""."""
@@ -103,6 +98,26 @@ class _Reader:
         self._depth -= 1
         return Mod(value, self._factor()) if self._takes("mod") else value
 
+    def _inside(self, closing: str) -> Any:
+        """A sum and the bracket behind it."""
+        was_in_bars, self._is_in_bars = self._is_in_bars, closing == "|"
+        value = self.sum()
+        self.expect(closing)
+        self._is_in_bars = was_in_bars
+        return value
+
+    def _argument(self) -> Any:
+        """The value of an argument, which `tokens_of` put in braces."""
+        self.expect("{")
+        return self._inside("}")
+
+    def _name(self) -> str:
+        """An argument as a text."""
+        if self._peek().text != "{":
+            raise UnreadError("no argument")
+        start, self._at = self._at + 1, end_of(self._tokens, self._at) + 1
+        return text_of(self._tokens[start : self._at - 1]).replace(" ", "")
+
     def _signed(self, read: Callable[[], Any]) -> Any:
         sign = self._takes("+", "-")
         value = read()
@@ -111,97 +126,69 @@ class _Reader:
     def _term(self) -> Any:
         sign, value = "*", Integer(1)
         while True:
-            mixed = self._mixed() if sign and self._peek().kind == "number" else None
+            mixed = self._mixed() if sign else None
             right = (self._signed(self._factor) if sign else self._factor()) if mixed is None else mixed
             value = value / right if sign == "/" else value * right
             sign = self._takes("*", "/")
-            if not sign and (mixed is not None or not self._begins_factor(self._tokens[self._at - 1])):
+            if not sign and (mixed is not None or not self._begins_factor()):
                 return value
 
     def _mixed(self) -> Any:
         r"""A number such as 3\frac12 or 3 1/2, if nothing that it would be a factor of follows."""
         start, whole, parts = self._at, self._next().text, [""]
-        if self._takes("frac"):
-            parts = ["".join(token.text for token in self._group()) for _ in range(2)]
+        if whole.isdecimal() and self._takes("frac"):
+            parts = [self._name(), self._name()]
         elif self._peek().is_spaced and self._peek(1).text == "/":
             parts, self._at = [self._peek().text, self._peek(2).text], self._at + 3
         is_whole = whole.isdecimal() and all(map(str.isdecimal, parts)) and int(parts[-1]) > 0
-        if not is_whole or self._begins_factor(self._tokens[self._at - 1]) or self._peek().text in ("^", "!"):
-            self._at = start
-            return None
-        return Rational(whole) + Rational(*parts)
+        if is_whole and not self._begins_factor() and self._peek().text not in ("^", "!"):
+            return Rational(whole) + Rational(*parts)
+        self._at = start
+        return None
 
-    def _begins_factor(self, before: Token) -> bool:
+    def _begins_factor(self) -> bool:
         """Whether the next token is a factor though no sign stands before it."""
-        token = self._peek()
+        token, before = self._peek(), self._peek(-1)
         if token.kind == "number":
             return before.text in (")", "]", "}", "!") or (before.kind == "letters" and self._peek(1).text == "^")
-        if token.text == "|":
-            return not self._is_in_bars
-        return (
-            token.kind == "letters"
-            or token.text in ("(", "[", "{", "∞", *_ROUND)
-            or (token.kind == "text" and len(token.text) == 1)
-            or (token.kind == "command" and token.text not in ("mod", "rfloor", "rceil") and token.text[:3] != "end")
-        )
+        if token.kind == "sign":
+            return token.text in ("(", "[", "{", "∞") or (token.text == "|" and not self._is_in_bars)
+        is_end = token.text in ("mod", "rfloor", "rceil") or token.text.startswith("end")
+        return token.kind == "letters" or (len(token.text) == 1 if token.kind == "text" else not is_end)
 
     def _factor(self) -> Any:
         start = self._at
         value = self._atom()
-        while True:
-            if self._takes("^"):
+        while sign := self._takes("^", "!", "°", "'"):
+            if sign == "^":
                 value = self._power(value)
-            elif self._takes("!"):
+            elif sign == "!":
                 value = sympy.factorial2(value) if self._takes("!") else sympy.factorial(value)
-            elif self._takes("°"):
-                value = value * pi / 180
-            elif self._takes("'"):
-                value = Symbol("".join(token.text for token in self._tokens[start : self._at]))
             else:
-                return value
-
-    def _power(self, base: Any) -> Any:
-        argument = self._group()
-        if [token.text for token in argument] not in (["T"], ["top"], ["intercal"]):
-            return base ** self._inner(argument)
-        return base.T if isinstance(base, sympy.MatrixBase) else base ** Symbol("T")
-
-    def _inner(self, tokens: Sequence[Token]) -> Any:
-        """The value of tokens inside this expression."""
-        reader = _Reader(tokens)
-        reader._depth, reader._bound = self._depth + 1, self._bound
-        value = reader.sum()
-        reader.expect("")
+                value = (
+                    value * pi / 180 if sign == "°" else Symbol("".join(t.text for t in self._tokens[start : self._at]))
+                )
         return value
 
-    def _group(self) -> list[Token]:
-        """The tokens of the next argument, which `tokens_of` put in braces."""
-        end = end_of(self._tokens, self._at) if self._peek().text == "{" else len(self._tokens)
-        if end >= len(self._tokens):
-            raise UnreadError("no argument")
-        start, self._at = self._at + 1, end + 1
-        return self._tokens[start:end]
+    def _power(self, base: Any) -> Any:
+        if self._peek(1).text not in ("T", "top", "intercal") or self._peek(2).text != "}":
+            return base ** self._argument()
+        self._name()
+        return base.T if isinstance(base, sympy.MatrixBase) else base ** Symbol("T")
 
     def _atom(self) -> Any:
         token = self._next()
         key = token.kind if token.kind in ("number", "letters", "text") else token.text
-        read = _READERS.get("begin" if key.startswith("begin") else key)
-        if read is None:
+        if key not in _READERS:
             raise UnreadError(f"{key!r} is no part of an expression")
-        return read(self, token.text)
+        return _READERS[key](self, token.text)
 
     def _bracket(self, opening: str) -> Any:
-        was_in_bars, self._is_in_bars = self._is_in_bars, False
-        value = self.sum()
-        self._is_in_bars = was_in_bars
-        self.expect(_CLOSES[opening])
+        value = self._inside(_CLOSES[opening])
         return _ROUND[opening](value) if opening in _ROUND else value
 
     def _bars(self, _: str) -> Any:
-        self._is_in_bars = True
-        value = self.sum()
-        self.expect("|")
-        self._is_in_bars = False
+        value = self._inside("|")
         return value.det() if isinstance(value, sympy.MatrixBase) else sympy.Abs(value)
 
     def _letter(self, name: str) -> Any:
@@ -213,8 +200,13 @@ class _Reader:
             while self._takes("'"):
                 name += "'"
             return Function(name)(*self._arguments()) if self._peek().text == "(" else Symbol(name)
-        symbol = Symbol(name + self._subscript())
-        return _LETTERS.get(symbol.name, symbol) if symbol.name not in self._bound else symbol
+        symbol = self._symbol(name)
+        return symbol if name in self._indices else _CONSTANTS.get(symbol.name, symbol)
+
+    def _symbol(self, name: str) -> Any:
+        """A name with its accent and its subscript."""
+        accent = f" {self._name()}" if name in ACCENTS else ""
+        return Symbol(name + accent + (f"_{self._name()}" if self._takes("_") else ""))
 
     def _arguments(self) -> list[Any]:
         """What stands between brackets and commas."""
@@ -224,38 +216,26 @@ class _Reader:
         self.expect(closes)
         return arguments
 
-    def _subscript(self) -> str:
-        return "_" + "".join(token.text for token in self._group()) if self._takes("_") else ""
-
-    def _greek(self, name: str) -> Any:
-        return Symbol(name + self._subscript())
-
-    def _accent(self, name: str) -> Any:
-        return Symbol(f"{name} {''.join(token.text for token in self._group())}{self._subscript()}")
-
     def _root(self, _: str) -> Any:
         index = self._arguments()[0] if self._peek().text == "[" else Integer(2)
-        inside = self._inner(self._group())
+        inside = self._argument()
         is_odd = index.is_Integer and index.p % 2 and inside.is_real and inside.is_negative
         return -sympy.root(-inside, index) if is_odd else sympy.root(inside, index)
 
     def _fraction(self, _: str) -> Any:
         r"""A quotient; dy/dx is a name of its own."""
-        above, below = self._group(), self._group()
-        names = ["".join(token.text for token in side) for side in (above, below)]
+        start, names = self._at, [self._name(), self._name()]
         for sign in ("d", "partial"):
             if all(name.startswith(sign) for name in names) and len(names[1]) > len(sign):
                 return Symbol("/".join(names))
-        return self._inner(above) / self._inner(below)
-
-    def _binomial(self, _: str) -> Any:
-        return sympy.binomial(self._inner(self._group()), self._inner(self._group()))
+        self._at = start
+        return self._argument() / self._argument()
 
     def _function(self, name: str) -> Any:
         r"""A function of a bracket, or of the factors up to the next function: \sin 2x \cos x."""
         function = FUNCTIONS[name]
-        base = self._inner(self._group()) if name == "log" and self._takes("_") else 10
-        power = self._inner(self._group()) if self._takes("^") else 1
+        base = self._argument() if name == "log" and self._takes("_") else 10
+        power = self._argument() if self._takes("^") else 1
         if power == -1 and f"arc{name}" in FUNCTIONS:
             function, power = FUNCTIONS[f"arc{name}"], 1
         if self._peek().text in ("(", "["):
@@ -266,10 +246,10 @@ class _Reader:
         return (sympy.log(arguments[0], base) if name == "log" else function(*arguments)) ** power
 
     def _factors(self) -> Any:
-        value = self._mixed() if self._peek().kind == "number" else None
+        value = self._mixed()
         if value is None:
             value = self._signed(self._factor)
-            while self._begins_factor(self._tokens[self._at - 1]) and self._peek().text not in ("(", "[", *FUNCTIONS):
+            while self._begins_factor() and self._peek().text not in ("(", "[", *FUNCTIONS):
                 value = value * self._factor()
             if self._peek(1).kind == "number" and self._takes("/"):  # \sin \pi/2
                 value = value / self._factor()
@@ -277,46 +257,41 @@ class _Reader:
 
     def _series(self, name: str) -> Any:
         self.expect("_")
-        start = self._group()
+        self.expect("{")
+        index = self._next().text
+        self.expect("=")
+        start = self._inside("}")
         self.expect("^")
-        stop = self._inner(self._group())
-        if len(start) < 3 or start[0].kind != "letters" or start[1].text != "=":
-            raise UnreadError("no index")
-        index, self._bound = Symbol(start[0].text), self._bound | {start[0].text}
-        series = sympy.Sum if name == "sum" else sympy.Product
-        return series(self._term(), (index, self._inner(start[2:]), stop)).doit()
+        stop = self._argument()
+        self._indices.add(index)
+        return (sympy.Sum if name == "sum" else sympy.Product)(self._term(), (Symbol(index), start, stop)).doit()
 
     def _matrix(self, begin: str) -> Any:
-        environment = begin.removeprefix("begin")
-        end = next(
-            (at for at in range(self._at, len(self._tokens)) if self._tokens[at].text == f"end{environment}"), -1
-        )
-        if environment.removesuffix("matrix") not in ("", "p", "b", "v", "B", "small", "array") or end < 0:
-            raise UnreadError(f"environment {environment!r}")
-        rows = filter(
-            None, split([token for token in self._tokens[self._at : end] if token.text != "hline"], {r"\\"})[0]
-        )
-        entries = [[self._inner(entry) for entry in split(row, {"&"})[0]] for row in rows]
-        self._at = end + 1
-        if not entries or len({len(row) for row in entries}) > 1:
+        rows = [[self.sum()]]
+        while sign := self._takes("&", r"\\"):
+            if sign == "&":
+                rows[-1].append(self.sum())
+            elif self._peek().text[:3] != "end":
+                rows.append([self.sum()])
+        self.expect(f"end{begin[5:]}")
+        if len({len(row) for row in rows}) > 1:
             raise UnreadError("rows of different lengths")
-        matrix = ImmutableMatrix(entries)
-        return matrix.det() if environment == "vmatrix" else matrix
+        matrix = ImmutableMatrix(rows)
+        return matrix.det() if begin == "beginvmatrix" else matrix
 
 
 _READERS: dict[str, Callable[[_Reader, str], Any]] = {
     **dict.fromkeys(("letters", "text"), _Reader._letter),
-    **dict.fromkeys(_CONSTANTS, lambda _, name: _CONSTANTS[name]),
+    **dict.fromkeys(("pi", "∞"), lambda _, name: _CONSTANTS[name]),
     **dict.fromkeys(_CLOSES, _Reader._bracket),
-    **dict.fromkeys(_GREEK, _Reader._greek),
-    **dict.fromkeys(ACCENTS, _Reader._accent),
+    **dict.fromkeys((*words("greek"), *ACCENTS), _Reader._symbol),
     **dict.fromkeys(FUNCTIONS, _Reader._function),
     **dict.fromkeys(("sum", "prod"), _Reader._series),
+    **dict.fromkeys(_MATRICES, _Reader._matrix),
     "number": lambda _, text: number(text),
     "|": _Reader._bars,
-    "begin": _Reader._matrix,
     "sqrt": _Reader._root,
     "frac": _Reader._fraction,
-    "binom": _Reader._binomial,
+    "binom": lambda reader, _: sympy.binomial(reader._argument(), reader._argument()),
 }
 """what reads a token, by its kind or text"""

@@ -3,7 +3,9 @@ r"""Values with units, by pint: 5 cm^2, $5, 28\%, 60^\circ 30'. A noun that pint
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any
@@ -11,48 +13,49 @@ from typing import Any
 import pint
 from sympy import Rational
 
-from hacpo_core.verify.expressions import FUNCTIONS, UnreadError, expression
-from hacpo_core.verify.spelling import CLOSES, OPENS, Token, definitions, end_of, named, words
-from hacpo_core.verify.values import Answer, Expression, Percent, Quantity
+from hacpo_core.verify.expressions import FUNCTIONS, expression
+from hacpo_core.verify.spelling import CLOSES, OPENS, Token, definitions, named, text_of, words
+from hacpo_core.verify.values import Answer, Expression, Quantity, UnreadError
 
 _REGISTRY: Any = pint.UnitRegistry(autoconvert_offset_to_baseunit=True)
 for _definition in definitions("unit"):
     _REGISTRY.define(_definition)
+_NOUN = ["dimensionless"]
+PERCENT, _NONE = _REGISTRY.Unit("percent"), _REGISTRY.Unit(*_NOUN)
 _MEANINGS = {name: units.split() for name, units in named("meaning").items()}
 """signs, and words of several units"""
-_POWERS, _POWERS_BEHIND = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}, {"squared": 2, "cubed": 3}
-_PERCENT = {"%", "percent", "pct", "prozent"}
 AMOUNTS = {name: int(amount) for name, amount in named("amount").items()}
 _CURRENCIES = ("$", "€", "£", "¥")
-_FILLERS = set(words("filler"))
+_FILLERS, _POWERS = set(words("filler")), set(words("power"))
 _NO_NOUNS = set(words("no noun"))
 """words and signs that are no nouns, or change a value: what stands behind a value and has one of them is not read"""
+_SPELLINGS = (
+    (re.compile("° (?:of )?(c|f)(?:elsius|ahrenheit)?(?= |$)", re.IGNORECASE), r"°\1"),
+    (re.compile("' '"), "''"),
+    (re.compile("per cent(?= |$)"), "%"),
+    (re.compile(r"\^ \{ (-? ?\d{1,2}) \}"), r"** ( \1 )"),
+    (re.compile(r"(?<=\w) - (?=\w)|\."), " "),
+    (re.compile(r"^frac \{ (.*) \} \{ (.*) \}$"), r"( \1 ) / ( \2 )"),
+)
 
 
-def quantity(tokens: list[Token]) -> Answer:
-    """A value, perhaps with a unit or a percent sign; hours and minutes are added.
+def quantity(tokens: list[Token]) -> Expression | Quantity:
+    """A value, perhaps with a unit; hours and minutes are added.
 
     Raises:
         UnreadError: the tokens are something else.
     """
     at = 1 if tokens and tokens[0].text == "-" else 0
-    if len(tokens) > at + 1 and tokens[at].text in _CURRENCIES:  # $5 million per hour as 5 million $ per hour
-        end = next((i for i in range(at + 1, len(tokens)) if _is_rate(tokens, i)), len(tokens))
-        tokens = [*tokens[:at], *tokens[at + 1 : end], tokens[at], *tokens[end:]]
-    starts = _unit_starts(tokens)
-    if not starts:
-        return expression_of(tokens)
+    if tokens[at:] and tokens[at].text in _CURRENCIES:
+        amount = quantity([*tokens[:at], *tokens[at + 1 :]])
+        value, units = (amount.value, amount.units) if isinstance(amount, Quantity) else (amount, (_NONE,))
+        return Quantity(value, tuple(money * unit for money, unit in product(_units([tokens[at]]), units)))
+    parts = _parts(tokens)
     try:
-        ends = [
-            next((at for at in range(start + 1, len(tokens)) if _is_value(tokens, at)), len(tokens)) for start in starts
-        ]
-        begins = [0, *ends[:-1]]
-        if ends[-1] < len(tokens):
-            raise UnreadError("a value without its unit")
-        parts = [_single(tokens[begin:at], tokens[at:end]) for begin, at, end in zip(begins, starts, ends, strict=True)]
-        return parts[0] if len(parts) == 1 else sum_of_quantities(parts)
+        quantities = [_single(*part) if part[1] else expression_of(part[0]) for part in parts]
+        return quantities[0] if len(quantities) == 1 else sum_of_quantities(quantities)
     except UnreadError:
-        if any(token.kind == "text" or token.text in ("°", "%", "$", "'") for token in tokens[starts[0] :]):
+        if any(token.kind == "text" or token.text in ("°", "%", "$", "'") for token in parts[0][1]):
             raise
         return expression_of(tokens)  # 2RC + 1: letters, and no unit
 
@@ -76,54 +79,44 @@ def sum_of_quantities(parts: Sequence[Answer]) -> Quantity:
     Raises:
         UnreadError: they are not of one kind, or not in different units.
     """
+    quantities = [part for part in parts if isinstance(part, Quantity)]
+    if len(quantities) < len(parts) or any(part.units == quantities[0].units for part in quantities[1:]):
+        raise UnreadError("parts without different units")
     total: Any = 0
-    units, first = tuple[Any, ...](), parts[0]
-    for part in parts:
-        if (
-            not isinstance(part, Quantity)
-            or not isinstance(first, Quantity)
-            or (part is not first and part.unit == first.unit)
-        ):
-            raise UnreadError("parts without different units")
-        units = tuple(u for u in first.unit if any(u.dimensionality == other.dimensionality for other in part.unit))
-        total += next((value for value, _ in conversions(part.value.value, part.unit, units)), math.nan)
+    units = quantities[0].units
+    for part in quantities:
+        units = tuple(u for u in units if any(u.dimensionality == other.dimensionality for other in part.units))
+        total += next((value for value, _ in conversions(part, units)), math.nan)
     if total != total:
         raise UnreadError("parts of different kinds")
     return Quantity(Expression(total, is_decimal=True), units)
 
 
-def conversions(value: Any, unit: tuple[Any, ...], goals: tuple[Any, ...]) -> Iterator[tuple[Any, bool]]:
-    """A value in another unit, for all that the units may mean, and whether it is exact."""
-    for meaning, goal in product(unit, goals):
-        if meaning == goal:
+def conversions(quantity: Quantity, goals: tuple[Any, ...]) -> Iterator[tuple[Any, bool]]:
+    """The value in other units, for all that the units may mean, and whether it is exact."""
+    value = quantity.value.value
+    for unit, goal in product(quantity.units, goals):
+        if unit == goal:
             yield value, True
-        elif meaning.dimensionality == goal.dimensionality:
-            converted = _REGISTRY.Quantity(float(value) if value.is_number else 1.0, meaning).to(goal).magnitude
+        elif unit.dimensionality == goal.dimensionality:
+            converted = _REGISTRY.Quantity(float(value) if value.is_number else 1.0, unit).to(goal).magnitude
             yield Rational(repr(float(converted))) * (1 if value.is_number else value), False
 
 
-def _is_rate(tokens: list[Token], at: int) -> bool:
-    return (bool(tokens[at].word) and tokens[at].word not in AMOUNTS) or (
-        tokens[at].text == "/" and at + 1 < len(tokens) and bool(tokens[at + 1].word)
-    )
-
-
-def _is_value(tokens: list[Token], at: int) -> bool:
-    """Whether a further value begins behind a unit."""
-    return tokens[at].kind == "number" and (tokens[at - 1].word != "" or tokens[at - 1].text in ("°", "'"))
-
-
-def _unit_starts(tokens: list[Token]) -> list[int]:
-    """Where units begin."""
+def _parts(tokens: list[Token]) -> list[tuple[list[Token], list[Token]]]:
+    """Values, each with the tokens of its unit."""
     has_function = any(token.kind == "command" and token.text in FUNCTIONS for token in tokens)
-    starts, depth, is_inside = list[int](), 0, False
+    parts, depth = [(list[Token](), list[Token]())], 0
     for at, token in enumerate(tokens):
         depth += (token.text in OPENS) - (token.text in CLOSES)
-        if at and not depth:
-            begins = not is_inside and _begins_unit(tokens, at) and not (token.text == "°" and has_function)
-            starts += [at] if begins else []
-            is_inside = begins or (is_inside and not _is_value(tokens, at))
-    return starts
+        unit = parts[-1][1]
+        if unit and not depth and token.kind == "number" and (tokens[at - 1].word or tokens[at - 1].text in ("°", "'")):
+            parts.append(([token], []))
+        elif unit or (at and not depth and _begins_unit(tokens, at) and not (token.text == "°" and has_function)):
+            unit.append(token)
+        else:
+            parts[-1][0].append(token)
+    return parts
 
 
 def _begins_unit(tokens: list[Token], at: int) -> bool:
@@ -145,86 +138,52 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
     return is_letter or is_word or is_known
 
 
-def _single(value_tokens: list[Token], unit: list[Token]) -> Answer:
-    value, tokens = expression_of(value_tokens), unit
-    if unit[0].text == "frac":
-        over = end_of(unit, 1)
-        unit = [*unit[2:over], Token("sign", "/"), Token("sign", "("), *unit[over + 2 : -1], Token("sign", ")")]
-    while unit and unit[0].word.removesuffix("s") in AMOUNTS:
-        value = Expression(value.value * AMOUNTS[unit[0].word.removesuffix("s")], "", value.is_decimal)
-        unit = unit[1:]
-    words = [token.word or token.text for token in unit]
-    if words[-1:] in ([word] for word in _PERCENT) or words[-2:] == ["per", "cent"]:
-        if len(words) > 1 + (words[0] == "per"):
-            raise UnreadError("a share of something")
-        return Percent(value)
-    meanings = _unit(unit)
-    if not meanings:
-        return value
-    letters = [Token("letters", t.text) if t.kind == "text" and len(t.text) == 1 else t for t in tokens]
+def _single(value_tokens: list[Token], unit: list[Token]) -> Expression | Quantity:
+    value, num_amounts = expression_of(value_tokens), 0
+    while num_amounts < len(unit) and (amount := AMOUNTS.get(unit[num_amounts].word.removesuffix("s"))):
+        value, num_amounts = replace(value, value=value.value * amount, text=""), num_amounts + 1
+    units = _units(unit[num_amounts:])
+    letters = [Token("letters", t.text) if t.kind == "text" and len(t.text) == 1 else t for t in unit]
     try:
-        is_letters = tokens is unit and all(token.kind == "letters" for token in letters)
+        is_letters = not num_amounts and all(token.kind == "letters" for token in letters)
         term = expression_of([*value_tokens, *letters]) if is_letters else None
     except UnreadError:
         term = None
-    return Quantity(value, meanings, term)
+    return Quantity(value, units, term) if units else value
 
 
-def _unit(tokens: Sequence[Token]) -> tuple[Any, ...]:
+def _units(tokens: Sequence[Token]) -> tuple[Any, ...]:
     """All that the tokens behind a value may mean as a unit; nothing if they only name what is counted.
 
     Raises:
         UnreadError: they are neither a unit nor nouns.
     """
-    factors, at, sign, sign_inside, power = list[tuple[tuple[Any, ...], int]](), 0, 1, 1, 1
-    while at < len(tokens):
-        token, at = tokens[at], at + 1
-        text, word = token.text, token.text.lower()
-        if text in ("/", "per"):
-            sign = -1
-        elif text in ("(", ")"):
-            sign_inside, sign = (sign if text == "(" else 1), 1
-        elif word in _POWERS:
-            power = _POWERS[word]
-        elif factors and (text == "^" or word in _POWERS_BEHIND):
-            exponent, at = _exponent(tokens, at) if text == "^" else (_POWERS_BEHIND[word], at)
-            factors[-1] = factors[-1][0], factors[-1][1] * exponent
-        elif text not in ("*", "-", "."):
-            if text == "°":  # degrees of Celsius
-                at += at < len(tokens) and tokens[at].word == "of"
-                scale = "°" + tokens[at].word[:1] if at < len(tokens) else ""
-                token, at = (Token("sign", scale), at + 1) if scale in _MEANINGS else (token, at)
-            if text == "'" and tokens[at : at + 1] and tokens[at].text == "'":  # seconds of an angle, inches
-                token, at = Token("sign", "''"), at + 1
-            meanings = _meanings(token, is_last=at == len(tokens))
-            factors += [(meanings, sign * sign_inside * power)] if meanings else []
-            sign, power = 1, 1 if meanings else power
-    if power != 1:
-        raise UnreadError("no unit")
-    powers = [[meaning**exponent for meaning in meanings] for meanings, exponent in factors]
-    return tuple(math.prod(parts[1:], start=parts[0]) for parts in product(*powers)) if powers else ()
+    text = text_of(tokens)
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    names = text.split()
+    meanings = [_meanings(name, is_last=at == len(names) - 1) for at, name in enumerate(names)]
+    if any(name[0] in ("squared", "cubed", "**") and before == _NOUN for before, name in pairwise([_NOUN, *meanings])):
+        raise UnreadError("a power without a unit")
+    try:
+        units = [_REGISTRY.parse_units(" ".join(choice)) for choice in product(_NOUN, *meanings)]
+    except Exception as error:  # pint raises what its parser meets
+        raise UnreadError(f"no unit: {text}") from error
+    return tuple(unit for unit in dict.fromkeys(units) if unit != _NONE)
 
 
-def _exponent(tokens: Sequence[Token], at: int) -> tuple[int, int]:
-    end = end_of(tokens, at) if at < len(tokens) else at
-    digits = "".join(token.text for token in tokens[at + 1 : end])
-    if not digits.lstrip("-").isdecimal() or len(digits) > 2:
-        raise UnreadError("no exponent of a unit")
-    return int(digits), end + 1
-
-
-def _meanings(token: Token, *, is_last: bool) -> tuple[Any, ...]:
-    """The units of a word; none if it is a noun."""
-    word, unit = token.text.lower(), known_unit(token.text)
-    if word in _MEANINGS:
-        return tuple(_REGISTRY.Unit(name) for name in _MEANINGS[word])
-    if word in _FILLERS and not (word == "in" and is_last):
-        return ()
-    is_letter = len(word) == 1 and word.isascii()
-    signs = {word, *(sign for sign in word if not sign.isascii())}
-    if unit is None and (not token.word or is_letter or signs & (_NO_NOUNS | AMOUNTS.keys())):
-        raise UnreadError(f"{token.text!r} is neither a unit nor a noun")
-    return () if unit is None else (unit,)
+def _meanings(word: str, *, is_last: bool) -> list[str]:
+    """Pint's names of a word or sign; "dimensionless" if it is a noun."""
+    lower, unit = word.lower(), known_unit(word)
+    if lower in _MEANINGS or lower in _POWERS or re.fullmatch(r"-?\d+|[-/*()]|\*\*", word):
+        return _MEANINGS.get(lower, [lower])
+    if lower in _FILLERS and not (lower == "in" and is_last):
+        return _NOUN
+    signs = {lower, *(sign for sign in lower if not sign.isascii())}
+    is_noun = word.isalpha() and not (len(word) == 1 and word.isascii()) and not signs & (_NO_NOUNS | AMOUNTS.keys())
+    if unit is None and not is_noun:
+        raise UnreadError(f"{word!r} is neither a unit nor a noun")
+    return _NOUN if unit is None else [str(unit)]
 
 
 @lru_cache(maxsize=4096)

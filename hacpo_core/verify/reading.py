@@ -17,20 +17,27 @@ from typing import Any
 import sympy
 from sympy.logic.boolalg import BooleanAtom
 
-from hacpo_core.verify import values as kinds
-from hacpo_core.verify.expressions import UnreadError, expression
+from hacpo_core.verify.expressions import expression, number
 from hacpo_core.verify.quantities import AMOUNTS, expression_of, quantity, sum_of_quantities
-from hacpo_core.verify.spelling import Token, end_of, split, text_of, tokens_of
-from hacpo_core.verify.values import Answer
+from hacpo_core.verify.spelling import Token, end_of, split, text_of, tokens_of, words
+from hacpo_core.verify.values import (
+    Answer,
+    Chain,
+    Conditional,
+    Expression,
+    Listing,
+    Literal,
+    Numbers,
+    Quantity,
+    Ratio,
+    Relation,
+    Side,
+    UnreadError,
+)
 
 Tokens = Sequence[Token]
-_TO_NINETEEN = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_NUMBERS = {word: number for number, word in enumerate(_TO_NINETEEN)}
-_NUMBERS |= {word: 10 * number for number, word in enumerate(_TENS, start=2)}
+_TENS = {word: 10 * number for number, word in enumerate(words("tens"), start=2)}
+_NUMBERS = {word: number for number, word in enumerate(words("number"))} | _TENS
 _IDLE = re.compile(
     r"(?:(?:[=≈∴⇒~.:]|so|thus|hence|therefore|the|final|correct|answers?|ans|is|are|about|approximately|approx|roughly"
     r"|exactly|around) )*"
@@ -41,8 +48,8 @@ _OPTION = re.compile(
     r"(?!.*(?:^|[^A-Za-z] )[A-J] [).:])(?!.* (?:and|or|,|;|&|/) [A-J]$)"
 )
 _TRUTH = re.compile(
-    r"(?P<word>yes|no|true|false)\b(?!.*\b(?:yes|no|true|false|if|unless|when|only|but|except|though|although|however"
-    r"|maybe|or|sometimes)\b)"
+    r"(?P<word>yes|no|true|false)\b(?! (?:for|with|assuming|provided|given)\b)(?!.*\b(?:yes|no|true|false|if|iff"
+    r"|unless|when|whenever|only|but|except|though|although|however|maybe|or|sometimes)\b)"
 )
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::([0-5]\d))?(?:([ap])\.?m\.?)?")
 _BASE = re.compile(
@@ -67,11 +74,11 @@ _ALL_BUT = re.compile(
 )
 _NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?")
 _NAME = re.compile(
-    r"(?:(?:angle|triangle|hat|bar|tilde|overline|widehat|\{) )*"
+    r"(?!([a-eijk-z]) \( (?:.* )?\1 )(?:(?:angle|triangle|hat|bar|tilde|overline|widehat|\{) )*"
     r"(?!(?:e|i|pi|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|frac|binom|sum|prod|int|lim|begin\w+|mathbb\w)(?: |$))"
     r"[^\W\d_]+"
     r"(?: (?!(?:pi|sin|cos|tan|ln|log|exp|sqrt|frac|mathbb\w)(?: |$))[^\W\d_]+| '| _ \{ [^{}]* \}| \})*"
-    r"(?: \^ \{ - 1 \}(?= \())?(?: \(.*\))?(?: : [A-Za-z])*"
+    r"(?: \^ \{ - 1 \}(?= \())?(?: \(.*\))?(?: : [A-Za-z])*|(?:# |\| )[A-Z](?: [∪∩∖] [A-Z])*(?: \|)?"
 )
 _NO_ANSWERS = {"", "nan", "none", "null", "n/a", "na"}
 _RELATIONS = {"=", "≈", "<", ">", "≤", "≥", "≠", "∈"}
@@ -84,8 +91,8 @@ _ROWS = {"beginaligned", "beginalign", "begingathered", "beginsplit", "begincase
 
 
 @lru_cache(maxsize=1024)  # many responses are compared with one gold answer
-def read(answer: str) -> Answer:
-    """The value of an answer.
+def read(answer: str, *, any_case: bool = False) -> Answer:
+    """The value of an answer; with `any_case`, a small letter may be an option.
 
     Raises:
         UnreadError: a part of it is not understood.
@@ -99,32 +106,37 @@ def read(answer: str) -> Answer:
     joined = "".join(token.text for token in tokens)
     if joined.lower() in _NO_ANSWERS:
         raise UnreadError("no answer")
-    time = _TIME.fullmatch(joined.lower())
-    if time is not None and not (time[3] and (int(time[1]) > 24 or int(time[2]) > 59)):
-        hours, minutes, seconds, half = time.groups(default="")
-        return kinds.Time(int(hours), int(minutes), int(seconds or 0), half)
-    return option(tokens) or _base(joined) or _conditional(tokens)
+    return _time(joined.lower()) or _option(text_of(tokens), any_case) or _base(joined) or _conditional(tokens)
 
 
-def option(tokens: Tokens, *, any_case: bool = False) -> kinds.Option | None:
+def _time(joined: str) -> Literal | None:
+    """A time as on a clock's face; with a.m. or p.m. it has 24 hours, and its face is the shorter form."""
+    match = _TIME.fullmatch(joined)
+    if match is None or (match[3] and (int(match[1]) > 24 or int(match[2]) > 59)):
+        return None
+    hours, behind = int(match[1]), f"{match[2]}:{match[3] or '00'}"
+    if match[4] is None:
+        return Literal(f"{hours}:{behind}")
+    return Literal(f"{hours % 12 + 12 * (match[4] == 'p')}:{behind}", (f"{hours}:{behind}",))
+
+
+def _option(text: str, any_case: bool) -> Literal | None:
     """The option, yes or no that an answer begins with and does not take back; None if there is none."""
-    text = text_of(tokens)
     truth = _TRUTH.match(text.lower())
     letter = _OPTION.match(text) or (any_case and _OPTION.match(text[:1].upper() + text[1:3].upper() + text[3:]))
-    if truth is not None:
-        return kinds.Option(truth["word"])
-    return kinds.Option(letter["letter"]) if letter else None
+    return Literal((truth or letter)[1], is_option=True) if truth or letter else None  # type: ignore[index]
 
 
-def _base(joined: str) -> kinds.Base | None:
+def _base(joined: str) -> Answer | None:
+    """Digits in a base, which are not converted; in base ten, a number."""
     match = _BASE.fullmatch(joined)
     if match is None:
         return None
     name = match["base"] or match["behind"]
-    base = int(name) if name.isdecimal() else _NUMBERS.get(name, 0)
-    if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in match["digits"] if digit not in "-."):
+    base, digits = int(name) if name.isdecimal() else _NUMBERS.get(name, 0), match["digits"].upper()
+    if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits if digit not in "-."):
         raise UnreadError("no number in a base")
-    return kinds.Base(match["digits"], base)
+    return Expression(number(digits), joined) if base == 10 else Literal(f"{digits}_{base}", (match["digits"],))
 
 
 def _conditional(tokens: Tokens) -> Answer:
@@ -138,8 +150,8 @@ def _conditional(tokens: Tokens) -> Answer:
         name = domain["name"] or domain["behind"]
         if match["word"] or any(name in token.text for token in before):
             kind = (domain["kind"] or "").removeprefix("mathbb").replace("constant", "")
-            return kinds.Conditional(_members(before), _DOMAINS.get(kind, kind), is_domain=True)
-    return kinds.Conditional(_members(before), clause, is_domain=False) if match["word"] else _members(tokens)
+            return Conditional(_members(before), _DOMAINS.get(kind, kind), is_domain=True)
+    return Conditional(_members(before), clause, is_domain=False) if match["word"] else _members(tokens)
 
 
 def _members(tokens: Tokens) -> Answer:
@@ -155,14 +167,14 @@ def _members(tokens: Tokens) -> Answer:
         has_relation = any(token.text in _RELATIONS for token in part)
         members += _flat(_both_signs(part if has_relation else [*unequal, *part]))
     joined = next((name for name, sign in (("or", "∨"), ("and", "∧")) if {name, sign} & set(between)), ",")
-    quantities = [member for member in members if isinstance(member, kinds.Quantity)]
-    if joined == "and" and len(quantities) == len(members) and len({member.unit for member in quantities}) > 1:
+    quantities = [member for member in members if isinstance(member, Quantity)]
+    if joined == "and" and len(quantities) == len(members) and len({member.units for member in quantities}) > 1:
         return sum_of_quantities(quantities)
-    return kinds.Listing("", tuple(members), joined)
+    return Listing("", tuple(members), joined)
 
 
 def _flat(member: Answer) -> tuple[Answer, ...]:
-    return member.members if isinstance(member, kinds.Listing) and not member.brackets else (member,)
+    return member.members if isinstance(member, Listing) and not member.brackets else (member,)
 
 
 def _rows(tokens: Tokens) -> Tokens:
@@ -193,7 +205,7 @@ def _both_signs(tokens: list[Token]) -> Answer:
         for at, sign in zip(places, signs * len(places) if is_bound else signs, strict=True):
             chosen[at] = Token("sign", "+" if (sign == 1) == (tokens[at].text == "±") else "-")
         members += _flat(_member(chosen))
-    return kinds.Listing("", tuple(members), "," if "≠" in text_of(tokens) else "or")
+    return Listing("", tuple(members), "," if "≠" in text_of(tokens) else "or")
 
 
 def _member(tokens: list[Token]) -> Answer:
@@ -207,31 +219,30 @@ def _member(tokens: list[Token]) -> Answer:
         return _inequality(sides, signs)
     interval = _side(sides[1])
     numbers = numbers_of(interval)
-    if not name_of(sides[0]) or not (numbers or (isinstance(interval, kinds.Listing) and interval.has_order)):
+    if not name_of(sides[0]) or not (numbers or (isinstance(interval, Listing) and interval.has_order)):
         raise UnreadError("no set")
-    return interval if numbers is None else kinds.Numbers(numbers.numbers, name_of(sides[0]))
+    return interval if numbers is None else Numbers(numbers.numbers, name_of(sides[0]))
 
 
 def _equation(sides: Sequence[list[Token]]) -> Answer:
     first = sides[0]
     if len(sides) == 2 and first and first[0].text == "(" and first[-1].text == ")":
         names, point = split(first[1:-1], {","})[0], _side(sides[1])
-        if all(map(name_of, names)) and isinstance(point, kinds.Listing) and len(point.members) == len(names):
+        if all(map(name_of, names)) and isinstance(point, Listing) and len(point.members) == len(names):
             pairs = zip(names, point.members, strict=True)
-            chains = (kinds.Chain((kinds.Side(name_of(name), None), kinds.Side("", value))) for name, value in pairs)
-            return kinds.Listing("", tuple(chains))
-    read_sides = []
-    for number, side in enumerate(sides):
-        name, value = name_of(side), None
-        try:
-            value = _side(side)
-        except UnreadError:
-            if not name and (number or not side or side[0].text not in _TASKS):
-                raise
-        is_symbol = isinstance(value, kinds.Expression) and value.value.is_Symbol
-        name = str(value.value) if is_symbol else name or ("" if value else text_of(side))  # type: ignore[union-attr]
-        read_sides.append(kinds.Side(name, value))
-    return kinds.Chain(tuple(read_sides))
+            return Listing("", tuple(Chain((Side(name_of(name), None), Side("", value))) for name, value in pairs))
+    return Chain(tuple(_equation_side(side, is_first=not number) for number, side in enumerate(sides)))
+
+
+def _equation_side(tokens: list[Token], *, is_first: bool) -> Side:
+    name, value = name_of(tokens), None
+    try:
+        value = _side(tokens)
+    except UnreadError:
+        if not name and not (is_first and tokens and tokens[0].text in _TASKS):
+            raise
+    is_symbol = isinstance(value, Expression) and value.value.is_Symbol
+    return Side(str(value.value) if is_symbol else name or ("" if value else text_of(tokens)), value)  # type: ignore[union-attr]
 
 
 def name_of(tokens: Tokens) -> str:
@@ -252,13 +263,13 @@ def _inequality(sides: Sequence[list[Token]], signs: Sequence[str]) -> Answer:
         raise UnreadError("no inequality")
     if len(names) == 1:
         try:
-            return kinds.Numbers(_solution(parts, *names), str(*names))
+            return Numbers(_solution(parts, *names), str(*names))
         except (NotImplementedError, TypeError, ValueError):
-            return kinds.Relation(parts)
+            return Relation(parts)
     if len(sides) == 3 and re.fullmatch("[k-z]|[a-z]{2,}", text_of(sides[1])) and set(signs) <= {"<", "≤"}:
         brackets = "(["[signs[0] == "≤"] + ")]"[signs[1] == "≤"]
-        return kinds.Listing(brackets, (expression_of(sides[0]), expression_of(sides[2])))
-    return kinds.Relation(parts)
+        return Listing(brackets, (expression_of(sides[0]), expression_of(sides[2])))
+    return Relation(parts)
 
 
 def _solution(parts: Sequence[Any], name: Any) -> Any:
@@ -271,28 +282,28 @@ def _solution(parts: Sequence[Any], name: Any) -> Any:
     return sympy.Intersection(*solutions)
 
 
-def numbers_of(answer: Answer | None) -> kinds.Numbers | None:
+def numbers_of(answer: Answer | None) -> Numbers | None:
     """An answer as a set of numbers; None if it is none."""
-    if not isinstance(answer, kinds.Listing):
-        return answer if isinstance(answer, kinds.Numbers) else None
+    if not isinstance(answer, Listing):
+        return answer if isinstance(answer, Numbers) else None
     if not answer.brackets:
         return _joined_numbers(answer)
-    values = [member.value for member in answer.members if isinstance(member, kinds.Expression)]
+    values = [member.value for member in answer.members if isinstance(member, Expression)]
     if len(values) < len(answer.members) or any(not value.is_extended_real for value in values):
         return None
     return _set_of(values, answer.brackets)
 
 
-def _set_of(values: Sequence[Any], brackets: str) -> kinds.Numbers | None:
+def _set_of(values: Sequence[Any], brackets: str) -> Numbers | None:
     """A finite set or an interval; None for repeated members, a point, or an interval closed at infinity."""
     if brackets == "{}":
-        return kinds.Numbers(sympy.FiniteSet(*values)) if len(set(values)) == len(values) else None
+        return Numbers(sympy.FiniteSet(*values)) if len(set(values)) == len(values) else None
     is_closed = any(abs(value) == sympy.oo and sign in "[]" for value, sign in zip(values, brackets, strict=False))
     is_interval = len(values) == 2 and not is_closed
-    return kinds.Numbers(sympy.Interval(*values, brackets[0] == "(", brackets[1] == ")")) if is_interval else None
+    return Numbers(sympy.Interval(*values, brackets[0] == "(", brackets[1] == ")")) if is_interval else None
 
 
-def _joined_numbers(answer: kinds.Listing) -> kinds.Numbers | None:
+def _joined_numbers(answer: Listing) -> Numbers | None:
     """Several sets as one: x > 0, x \\neq 1 is both, x < 0, x > 1 is either."""
     parts = [numbers_of(member) for member in answer.members]
     sets = [part.numbers for part in parts if part is not None]
@@ -301,7 +312,7 @@ def _joined_numbers(answer: kinds.Listing) -> kinds.Numbers | None:
         return None
     common = sympy.Intersection(*sets)
     is_union = answer.joined == "or" or (answer.joined == "," and common is sympy.S.EmptySet)
-    return kinds.Numbers(sympy.Union(*sets) if is_union else common, next(iter(names), ""))
+    return Numbers(sympy.Union(*sets) if is_union else common, next(iter(names), ""))
 
 
 def _side(tokens: list[Token]) -> Answer:
@@ -309,12 +320,12 @@ def _side(tokens: list[Token]) -> Answer:
     tokens = _with_digits(tokens)
     text = text_of(tokens)
     if text in _SETS:
-        return kinds.Numbers(_SETS[text])
+        return Numbers(_SETS[text])
     has_operation = not {"∪", "∩", "∖"}.isdisjoint(text.split(" ")) or r"- \{" in text
     answer = _set_operation(tokens) if has_operation else _bracketed(tokens)
     if answer is None and ":" in text:
         parts, between = split(tokens, {":"})
-        answer = kinds.Ratio(tuple(map(expression_of, parts))) if between else None
+        answer = Ratio(tuple(map(expression_of, parts))) if between else None
     return answer or _words(tokens) or quantity(tokens)
 
 
@@ -354,7 +365,7 @@ def _set_operation(tokens: list[Token]) -> Answer | None:
     for signs, operation in (({"∪"}, sympy.Union), ({"∩"}, sympy.Intersection), ({"∖", "-"}, sympy.Complement)):
         parts, between = split(tokens, signs)
         if between:
-            return kinds.Numbers(operation(*map(_set, parts))) if len(parts) == 2 or "∖-".find(between[0]) < 0 else None
+            return Numbers(operation(*map(_set, parts))) if len(parts) == 2 or "∖-".find(between[0]) < 0 else None
     return None
 
 
@@ -371,13 +382,13 @@ def _bracketed(tokens: list[Token]) -> Answer | None:
         return None
     inner = tokens[1:-1]
     if tokens[0].text == r"\{":
-        return _builder(inner) or kinds.Listing("{}", _flat(_members(inner)) if inner else ())
+        return _builder(inner) or Listing("{}", _flat(_members(inner)) if inner else ())
     rows = split(inner, {";"})[0]
     cells = [split(row, {","})[0] for row in rows]
     if len(rows) > 1 and len(cells[0]) > 1 and len({len(row) for row in cells}) == 1:
-        return kinds.Expression(sympy.ImmutableMatrix([[expression(cell) for cell in row] for row in cells]))
+        return Expression(sympy.ImmutableMatrix([[expression(cell) for cell in row] for row in cells]))
     parts = rows if len(rows) > 1 else cells[0]
-    return kinds.Listing(tokens[0].text + tokens[-1].text, tuple(map(_member, parts))) if len(parts) > 1 else None
+    return Listing(tokens[0].text + tokens[-1].text, tuple(map(_member, parts))) if len(parts) > 1 else None
 
 
 def _builder(inner: list[Token]) -> Answer | None:
@@ -389,10 +400,10 @@ def _builder(inner: list[Token]) -> Answer | None:
     numbers = numbers_of(_members(parts[1]))
     if not name_of(head[0]) or numbers is None or numbers.name not in ("", name_of(head[0])):
         raise UnreadError("no set of numbers")
-    return kinds.Numbers(sympy.Intersection(_set(head[1]) if signs else sympy.S.Reals, numbers.numbers))
+    return Numbers(sympy.Intersection(_set(head[1]) if signs else sympy.S.Reals, numbers.numbers))
 
 
-def _words(tokens: Tokens) -> kinds.Words | None:
+def _words(tokens: Tokens) -> Literal | None:
     """A few words, or an ellipsis; None if the tokens are something else."""
     words = [token for token in tokens if token.word]
     is_text = (
@@ -406,4 +417,4 @@ def _words(tokens: Tokens) -> kinds.Words | None:
     if len(words) == 1 and len(tokens) > 1 and tokens[-1].text == "'":
         return None
     start = len(words) > 1 and words[0].word in ("a", "an", "the")
-    return kinds.Words("".join(token.text for token in tokens[start:]).lower())
+    return Literal("".join(token.text for token in tokens[start:]).lower())

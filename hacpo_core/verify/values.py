@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 
+class UnreadError(ValueError):
+    """An answer, or a part of it, that is not understood."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expression:
     """A number, an expression with variables, or a matrix, of sympy; decimals are exact fractions."""
@@ -21,15 +25,8 @@ class Quantity:
     """A value with a unit: all that its words may mean by pint; `term` is a value whose unit may be variables: 5 m."""
 
     value: Expression
-    unit: tuple[Any, ...]
+    units: tuple[Any, ...]
     term: Expression | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Percent:
-    """A value with a percent sign."""
-
-    value: Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,42 +81,12 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
-    """Digits of a number in a base."""
-
-    digits: str
-    base: int
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """A time as on a clock's face, with "a", "p" or "" for the half of the day."""
-
-    hours: int
-    minutes: int
-    seconds: int
-    half: str
-
-    @property
-    def of_day(self) -> tuple[int, int, int] | None:
-        """Hours from 0 to 23, minutes and seconds; None if the half of the day is unknown."""
-        if not self.half:
-            return None if 1 <= self.hours <= 12 else (self.hours, self.minutes, self.seconds)
-        return self.hours % 12 + (12 if self.half == "p" else 0), self.minutes, self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The letter of an option, or yes, no, true or false."""
-
-    choice: str
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A few words, in small letters and without blanks."""
+class Literal:
+    """What is compared as text: words, an option, a time of the day, digits in a base; `also` are shorter forms."""
 
     text: str
+    also: tuple[str, ...] = ()
+    is_option: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +98,4 @@ class Conditional:
     is_domain: bool
 
 
-Answer: TypeAlias = (
-    Expression | Quantity | Percent | Chain | Relation | Numbers | Listing | Ratio | Base | Time | Option | Words
-    | Conditional
-)  # fmt: skip
+Answer: TypeAlias = Expression | Quantity | Chain | Relation | Numbers | Listing | Ratio | Literal | Conditional

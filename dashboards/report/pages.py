@@ -20,7 +20,7 @@ from dashboards.report.differences import ENOUGH_SEEDS, comparisons
 from dashboards.report.document import to_html, to_markdown
 from dashboards.report.published import BENCHMARKS
 from dashboards.report.statistics import NUM_PAIRED_RESAMPLES
-from dashboards.report.tables import accuracy_table, bits_table, exponent_table, paper_values_in, ratio_table
+from dashboards.report.tables import accuracy_table, exponent_table, paper_values_in, ratio_table
 from flows.grids.planner import GridPlan
 from flows.planning.compose import to_yaml
 from flows.records.gridfile import GridCell
@@ -91,7 +91,6 @@ def report_content(results: Results) -> Mapping[str, Any]:
         "resamples": NUM_PAIRED_RESAMPLES,
         "exponents": exponent_table(results) if layout == "table4" else None,
         "accuracies": accuracy_table(results, paper_values, benchmarks),
-        "bits": bits_table(results, benchmarks),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
         "missing": _missing_lines(results.missing),
         "kept": _best_lines(results.runs),

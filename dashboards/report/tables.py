@@ -113,40 +113,6 @@ def _caveats(evaluations: Sequence[EvaluationResult]) -> Iterator[str]:
             yield f"{100 * mean:.1f} % {label}"
 
 
-def bits_table(results: Results, benchmarks: Sequence[str]) -> pd.DataFrame | None:
-    """Bits per byte of the reference solutions, in the layout of `accuracy_table`; None if no run measured them."""
-    names = [
-        name for name in benchmarks if any(_bits(run.after, name) or _bits(run.before, name) for run in results.runs)
-    ]
-    rows = []
-    for pair, agent in results.places:
-        before = [run.before for run in results.of(pair, agent).values()][:1]  # the same model for all seeds
-        by_title = {Variant(BEFORE).title: before}
-        for variant in (candidate for candidate in results.variants if results.holds((pair, agent), candidate)):
-            by_title[variant.title] = [run.after for run in results.of(pair, agent, variant).values()]
-        for title, evaluations in by_title.items():
-            values = [[bits for evaluation in evaluations for bits in _bits(evaluation, name)] for name in names]
-            rows.append(
-                [
-                    pair,
-                    agent,
-                    title,
-                    *(
-                        with_interval(summarize(bits_of_method)) if bits_of_method else DASH
-                        for bits_of_method in values
-                    ),
-                ]
-            )
-    columns = ["pair", "agent", "method", *(HEADINGS.get(name, name) for name in names)]
-    return pd.DataFrame(rows, columns=columns) if names else None
-
-
-def _bits(evaluations: Mapping[str, EvaluationResult], benchmark: str) -> list[float]:
-    """The known bits per byte of a benchmark: one value or none."""
-    estimate = evaluations[benchmark].bits_per_byte if benchmark in evaluations else None
-    return [] if estimate is None or math.isnan(estimate.value) else [estimate.value]
-
-
 def exponent_table(results: Results) -> pd.DataFrame:
     """Table 4: accuracy on MATH-500 by agent and exponent."""
     paper_values, rows = paper_values_in("table4"), []

@@ -22,7 +22,6 @@ from flows.runs.results import read_final
 from flows.runs.tracking import SYMBOLS, membership, open_store, parameters, plan_tracking_uri
 from hacpo_core.config.schema import digest_of
 from hacpo_core.errors import HacpoError, first_line
-from hacpo_core.evaluation.metrics import BITS_PER_BYTE
 from hacpo_core.evaluation.results import results
 from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.files import write_json
@@ -116,7 +115,7 @@ def _params(cells: Sequence[_Cell]) -> dict[str, Any]:
 
 
 def _batches(cells: Sequence[_Cell]) -> Iterator[Batch]:
-    """Each agent's accuracy, bits per byte and reward by step, their means over the agents, and what training cost."""
+    """Each agent's accuracy and reward by step, their means over the agents, and what training cost."""
     from flows.records.mlflow_store import Batch
 
     last = {cell.plan.root: last_step(cell.plan.root, cell.plan.config) for cell in cells}
@@ -139,14 +138,11 @@ def _batches(cells: Sequence[_Cell]) -> Iterator[Batch]:
 
 
 def _curves(cell: _Cell, last: int) -> dict[str, dict[int, float]]:
-    """An agent's reward, accuracies and bits per byte: name to value by step."""
+    """An agent's reward and accuracies: name to value by step."""
     agent, store = cell.cell.agent, StepStore(cell.plan.root)
     metrics = {step: store.metrics(step)["agents"][agent] for step in range(1, last + 1)}
     curves = {"reward": {step: float(values["reward/mean"]) for step, values in metrics.items()}}
     for result in results(cell.plan.root):
         if result.agent == agent:
             curves.setdefault(result.benchmark, {})[result.step] = result.value
-            if result.bits_per_byte is not None:
-                name = f"{result.benchmark}_{BITS_PER_BYTE}"
-                curves.setdefault(name, {})[result.step] = result.bits_per_byte.value
     return curves

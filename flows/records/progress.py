@@ -48,7 +48,6 @@ class Evaluation:
     """An agent's score on a benchmark after a step, and the cost of its training up to then.
 
     `error` is the score's standard error over problems; None if it is unknown.
-    `bits_per_byte` is that of the reference solutions; None if it is not measured.
     """
 
     step: int
@@ -57,7 +56,6 @@ class Evaluation:
     value: float
     spent: Spent
     error: float | None = None
-    bits_per_byte: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

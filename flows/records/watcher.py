@@ -91,13 +91,9 @@ class ProgressRecorder:
 
     def _note(self, result: EvaluationResult) -> None:
         place = (result.step, result.benchmark, result.agent)
-        error, bits = result.headline_estimate.standard_error, result.bits_per_byte
+        error = result.headline_estimate.standard_error
         self._evaluations[place] = Evaluation(
-            *place,
-            result.value,
-            self._spent[result.agent],
-            None if math.isnan(error) else error,
-            None if bits is None or math.isnan(bits.value) else bits.value,
+            *place, result.value, self._spent[result.agent], None if math.isnan(error) else error
         )
 
     def _write(self) -> Progress:

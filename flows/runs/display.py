@@ -94,7 +94,7 @@ def move(bar: tqdm[Any], position: int, note: str) -> None:
 
 
 _OF_ESTIMATES = ("value", "low", "high")
-"""columns of `read_evaluations` in which accuracies stand beside bits per byte, which may be above 1"""
+"""columns of `read_evaluations` that are fractions"""
 
 
 def format_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> str:

@@ -49,13 +49,11 @@ def read_final(plan: Plan) -> ExperimentResult | None:
 
 
 def result_values(result: EvaluationResult) -> dict[str, float]:
-    """An evaluation as metrics: `evaluate/<benchmark>_accuracy` is avg@k, other estimates are `..._<kind>_at_<k>` or,
-    without a k, `..._<kind>`.
-    """
+    """An evaluation as metrics: `evaluate/<benchmark>_accuracy` is avg@k, others are `..._<kind>_at_<k>`."""
     values = {}
     for estimate in result.estimates:
         kind, _, k = estimate.metric.partition("@")
-        name = "accuracy" if kind == "avg" else f"{kind}_at_{k}" if k else kind
+        name = "accuracy" if kind == "avg" else f"{kind}_at_{k}"
         values[f"evaluate/{result.benchmark}_{name}"] = estimate.value
     values[f"evaluate/{result.benchmark}_cut_share"] = result.cut_share
     values[f"evaluate/{result.benchmark}_unscored_share"] = result.unscored_share

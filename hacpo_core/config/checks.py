@@ -12,7 +12,7 @@ from hacpo_core.config.counts import num_samples, num_sources, train_set_counts
 from hacpo_core.config.engine_checks import engine_problems
 from hacpo_core.config.fields import fields_of
 from hacpo_core.config.identity import inert_fields
-from hacpo_core.config.problems import SHIPPED_REWARDS, VERIFIER, BenchmarkConfig
+from hacpo_core.config.problems import SHIPPED_REWARDS, VERIFIER
 from hacpo_core.config.schema import PARTS, ExperimentConfig
 from hacpo_core.errors import ConfigError, did_you_mean
 
@@ -172,7 +172,6 @@ def _benchmark_problems(config: ExperimentConfig) -> Iterator[str]:
         yield from _template_problems(f"{field}.template", benchmark.template)
         if benchmark.kind == "development" and config.data.development_share == 0:
             yield f"{field}.kind: got development with data.development_share=0, which holds out nothing; set a share"
-        yield from _reference_problems(f"{field}.reference_field", benchmark)
         if benchmark.temperature == 0 and benchmark.num_samples > 1:
             yield (
                 f"{field}.num_samples: got {benchmark.num_samples} with temperature 0, where all samples are equal; "
@@ -186,14 +185,6 @@ def _benchmark_problems(config: ExperimentConfig) -> Iterator[str]:
                 f"{field}.metric: got {metric}, which is not evaluated during training; expected one of "
                 f"evaluate.during ({', '.join(evaluate.during) or 'empty'}), with evaluate.every above 0"
             )
-
-
-def _reference_problems(field: str, benchmark: BenchmarkConfig) -> Iterator[str]:
-    name, kind = benchmark.reference_field, benchmark.kind
-    if name is not None and kind == "development":
-        yield f"{field}: got {name!r} with kind development, whose problems have no solutions; leave it out"
-    elif name not in (None, "solution") and kind != "file":
-        yield f"{field}: got {name!r} with kind {kind}, expected solution; set it, or leave it out"
 
 
 def _answer_problems(config: ExperimentConfig) -> Iterator[str]:

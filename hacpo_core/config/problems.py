@@ -154,11 +154,6 @@ class BenchmarkConfig(ProblemSetConfig):
         None, "response limit; null: evaluate.max_response_tokens", unit="tokens", at_least=1
     )
     limit: int | None = setting(None, "use only the first problems of the set; null: all", at_least=1)
-    reference_field: str | None = setting(
-        None,
-        "column of a reference solution, whose bits per byte under each agent are reported beside the accuracy; of an "
-        "embedded task, solution; null: not measured",
-    )
 
 
 @dataclass(frozen=True)

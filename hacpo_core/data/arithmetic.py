@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from hacpo_core.data.embedded import Split, embedded_problem, part_of
+from hacpo_core.data.word_problems import Split, embedded_problem, part_of
 from hacpo_core.records import Problem
 from hacpo_core.seeds import derive_seed
 
@@ -89,7 +89,7 @@ def split_expressions(split: Split) -> Sequence[Expression]:
 def problems(split: Split) -> list[Problem]:
     """The split as problems, without any prompt template."""
     return [
-        embedded_problem("arithmetic", str(expression), expression.work()[2], split, solution=solve(expression))
+        embedded_problem("arithmetic", str(expression), expression.work()[2], split)
         for expression in split_expressions(split)
     ]
 

@@ -36,10 +36,5 @@ def load_benchmark(name: str, config: BenchmarkConfig, data: DataConfig) -> Benc
         problems = with_prompts(EMBEDDED[config.kind]("test" if config.split == "test" else "dev"), config)
     else:
         field = f"evaluate.benchmarks.{name}"
-        problems = with_prompts(
-            read_problems(
-                field, config, data.directory, drops_unanswerable=False, reference_field=config.reference_field
-            ),
-            config,
-        )
+        problems = with_prompts(read_problems(field, config, data.directory, drops_unanswerable=False), config)
     return Benchmark(name, config, tuple(problems[: config.limit]))

@@ -41,12 +41,7 @@ def problem_file(field: str, config: ProblemSetConfig, directory: str | None) ->
 
 
 def read_problems(
-    field: str,
-    config: ProblemSetConfig,
-    directory: str | None,
-    *,
-    drops_unanswerable: bool,
-    reference_field: str | None = None,
+    field: str, config: ProblemSetConfig, directory: str | None, *, drops_unanswerable: bool
 ) -> list[Problem]:
     """Problems of a set's file, without any prompt template.
 
@@ -55,7 +50,6 @@ def read_problems(
             number as id.
         drops_unanswerable: drop rows with an empty answer, which cannot be rewarded, and log their number; False: they
             are errors.
-        reference_field: column of the reference solution, which may be empty; None: none is read.
 
     Raises:
         DataError: a file, a column or an answer is missing, an id occurs twice, the number of rows is not `count`, or
@@ -70,14 +64,10 @@ def read_problems(
     for row in read_rows(path):
         num_rows += 1
         _check_columns(row, columns, section)
-        if reference_field is not None and not row.has(reference_field):
-            raise _missing_column(row, reference_field, f"{field}.reference_field", "another column, or leave it out")
         if drops_unanswerable and not row.text(columns.answer_field, numbers=True, blanks=True).strip():
             num_unanswerable += 1
             continue
         problem = _problem(row, config, columns, f"{field.rpartition('.')[2]}/{row.number}")
-        if reference_field is not None:
-            problem = replace(problem, solution=row.text(reference_field, blanks=True))
         if problem.id in problems:
             raise DataError(f"{row.place}: the id {problem.id!r} occurs twice; make ids unique")
         problems[problem.id] = problem
@@ -119,14 +109,10 @@ def _check_columns(row: DataRow, columns: ProblemSetConfig | HubConfig, section:
         name = getattr(columns, field)
         if name is not None and not row.has(name):
             others = "another column, or to null to number the rows" if field == "id_field" else "another column"
-            raise _missing_column(row, name, f"{section}.{field}", others)
-
-
-def _missing_column(row: DataRow, name: str, field: str, others: str) -> DataError:
-    column_names = ", ".join(row.values) or "none"
-    return DataError(
-        f"{row.place}: field {name!r} is missing; the row has {column_names}; fix the row, or set {field} to {others}"
-    )
+            raise DataError(
+                f"{row.place}: field {name!r} is missing; the row has {', '.join(row.values) or 'none'}; fix the row, "
+                f"or set {section}.{field} to {others}"
+            )
 
 
 def _answer(row: DataRow, name: str, form: str) -> str:

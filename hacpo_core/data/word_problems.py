@@ -10,11 +10,14 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal, TypeVar
 
-from hacpo_core.data.embedded import Split, embedded_problem, part_of
-from hacpo_core.records import Problem
+from hacpo_core.records import Gold, Message, Problem
 from hacpo_core.seeds import derive_seed
 
+Split = Literal["train", "dev", "test"]
+NUM_DEV = NUM_TEST = 256
+_Item = TypeVar("_Item")
 _PER_FORM = 120
 """problems of each question's form"""
 _SUMS = (
@@ -38,6 +41,20 @@ _QUOTIENTS = (
 )
 _NAMES = ("Ana", "Ben", "Chen", "Dara", "Eli", "Fatima", "Goran", "Hana", "Ivan", "Jamal")
 _THINGS = ("apples", "books", "cards", "coins", "eggs", "marbles", "pens", "shells", "stamps", "tickets")
+
+
+def part_of(items: Sequence[_Item], split: Split) -> Sequence[_Item]:
+    """The items of one split: the first 256 for "test", the next 256 for "dev", the others for "train"."""
+    if split == "test":
+        return items[:NUM_TEST]
+    if split == "dev":
+        return items[NUM_TEST : NUM_TEST + NUM_DEV]
+    return items[NUM_TEST + NUM_DEV :]
+
+
+def embedded_problem(task: str, text: str, answer: int, split: Split) -> Problem:
+    """A problem without any prompt template; its id is its text."""
+    return Problem(f"{task}/{text}", (Message("user", text),), Gold(str(answer)), f"{task}/{split}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +103,4 @@ def split_problems(split: Split) -> Sequence[WordProblem]:
 
 def problems(split: Split) -> list[Problem]:
     """The split as problems, without any prompt template."""
-    return [
-        embedded_problem("word_problems", problem.text, problem.answer, split, solution=problem.solution)
-        for problem in split_problems(split)
-    ]
+    return [embedded_problem("word_problems", problem.text, problem.answer, split) for problem in split_problems(split)]

@@ -23,8 +23,6 @@ NUM_DRAWS = 1000
 DRAW_SEED = 42
 """seed of the draws of `bootstrap_best_at_k`, as in verl"""
 
-BITS_PER_BYTE = "bits_per_byte"
-"""name of the estimate that is lower for a better agent, unlike all others; never a benchmark's headline"""
 _HALF_WIDTH = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """half the width of an interval, in standard errors"""
 
@@ -33,7 +31,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class MetricEstimate:
-    """A mean over problems with its bootstrap interval, or the ratio of `bits_per_byte` with its own.
+    """A mean over problems with its bootstrap interval.
 
     All three values are nan if no problem has a value. `num_problems` is the number of problems with a value.
     """
@@ -151,31 +149,6 @@ def mean_with_interval(metric: str, value_P: Floats, *, seed: int) -> MetricEsti
     )[:NUM_RESAMPLES]
     low, high = np.quantile(mean_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return MetricEstimate(metric, float(known_P.mean()), float(low), float(high), len(known_P))
-
-
-def bits_per_byte(bits_P: Floats, num_bytes_P: Floats) -> MetricEstimate:
-    """Bits that an agent needs for a byte of the references, with the standard error of a ratio over problems.
-
-        b = sum_p bits[p] / sum_p bytes[p]
-        SE = sqrt( P / (P - 1) sum_p (bits[p] - b bytes[p])^2 ) / sum_p bytes[p]
-
-    The interval is b -+ 1.96 SE; it is nan for a single problem. Lower is better.
-
-    Args:
-        bits_P: minus the sum of log2 p over the tokens of a reference; nan is left out.
-        num_bytes_P: length of its text in UTF-8, > 0 where bits are known.
-    Source: Cochran 1977, Sampling Techniques: the linearised variance of a ratio estimate.
-    """
-    is_known_P = ~np.isnan(bits_P)
-    bits_P, num_bytes_P = bits_P[is_known_P], num_bytes_P[is_known_P]
-    num_problems, total = len(bits_P), num_bytes_P.sum()
-    if not num_problems:
-        return MetricEstimate(BITS_PER_BYTE, math.nan, math.nan, math.nan, 0)
-    value = float(bits_P.sum() / total)
-    squares = float(((bits_P - value * num_bytes_P) ** 2).sum())
-    factor = num_problems / (num_problems - 1) if num_problems > 1 else math.nan
-    width = _HALF_WIDTH * math.sqrt(factor * squares) / float(total)
-    return MetricEstimate(BITS_PER_BYTE, value, value - width, value + width, num_problems)
 
 
 def estimates(reward_PK: Floats, *, seed: int) -> list[MetricEstimate]:

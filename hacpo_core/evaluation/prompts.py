@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import longest_sequence
 from hacpo_core.config.samplers import sampler_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.engines.models.loading import length_limits
@@ -36,8 +37,8 @@ def check_prompts(
     limits = length_limits(folder)
     whole, remedy = limits.hard, "use a model with more positions"
     sampler = sampler_of(config.engine)
-    of_sampler = sampler.max_sequence(config)
-    if of_sampler is not None and (whole is None or of_sampler < whole):
+    of_sampler = longest_sequence(config)  # which a sampler with a copy of the weights is started for
+    if not sampler.shares_weights and (whole is None or of_sampler < whole):
         whole, remedy = of_sampler, f"let {sampler.title} take more than {of_sampler} tokens"
     for benchmark in benchmarks:
         response = benchmark.config.max_response_tokens or config.evaluate.max_response_tokens

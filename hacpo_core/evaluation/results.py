@@ -12,7 +12,7 @@ from typing import Any
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.metrics import BITS_PER_BYTE, MetricEstimate
+from hacpo_core.evaluation.metrics import MetricEstimate
 from hacpo_core.records import PhaseCost
 from hacpo_core.store.steps import StepStore
 
@@ -51,16 +51,9 @@ class EvaluationResult:
         """The value shown in the result table."""
         return self.headline_estimate.value
 
-    @property
-    def bits_per_byte(self) -> MetricEstimate | None:
-        """Of the reference solutions; None if it was not measured."""
-        return next((estimate for estimate in self.estimates if estimate.metric == BITS_PER_BYTE), None)
-
     def __str__(self) -> str:
         """As shown to users."""
-        estimate = self.bits_per_byte
-        bits = "" if estimate is None else f", {estimate.value:.3f} bits per byte"
-        return f"step {self.step}: {self.agent} on {self.benchmark} {self.value:.3f}{bits}"
+        return f"step {self.step}: {self.agent} on {self.benchmark} {self.value:.3f}"
 
 
 def result_phase(benchmark: str, agent: str) -> str:
@@ -71,11 +64,6 @@ def result_phase(benchmark: str, agent: str) -> str:
 def shard_kind(benchmark: str, shard: range) -> str:
     """Kind of the phases that commit the responses to one shard of the problems."""
     return f"answer.{benchmark}.{shard.start}-{shard.stop}"
-
-
-def score_phase(benchmark: str, agent: str) -> str:
-    """Name of the phase that commits the bits of the reference solutions."""
-    return f"score.{benchmark}.{agent}"
 
 
 def is_done(store: StepStore, step: int, phase: str, digest: str) -> bool:

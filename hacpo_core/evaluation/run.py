@@ -1,8 +1,7 @@
 """Evaluation of one agent on one benchmark: sampled, verified and committed shard by shard, then summarised.
 
     problems ─cut─▶ answer.<benchmark>.<first>-<end>.<agent>  ...  one phase per shard, on the GPU
-                        └─▶ score.<benchmark>.<agent>               with reference_field: see `references`
-                                └─▶ evaluate.<benchmark>.<agent>    reads rewards and bits, commits the metrics
+                        └─▶ evaluate.<benchmark>.<agent>            reads rewards, commits the metrics
 
 An interrupted evaluation resumes after the last committed shard. A response depends on (seed, step, agent, problem,
 sample) and the weights, not on its shard.
@@ -23,14 +22,12 @@ from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest
 from hacpo_core.config.problems import REASONING_END
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
-from hacpo_core.evaluation.metrics import bits_per_byte, estimates
-from hacpo_core.evaluation.references import reference_texts, score_references
+from hacpo_core.evaluation.metrics import estimates
 from hacpo_core.evaluation.results import (
     EvaluationResult,
     is_done,
     read_result,
     result_phase,
-    score_phase,
     shard_kind,
 )
 from hacpo_core.experiment import Experiment
@@ -63,14 +60,6 @@ def start_evaluation(
             after=after,
         )
         after = [handle]
-    if benchmark.config.reference_field is not None:
-        digest = question_digest(experiment.config, benchmark)
-        scored = runner.start(
-            Phase(f"score.{benchmark.name}", step, agent),
-            partial(score_references, experiment, step, agent, benchmark, digest=digest),
-            after=after,
-        )
-        after = [scored]
     return runner.start(
         Phase(f"evaluate.{benchmark.name}", step, agent),
         lambda: sum_up(experiment, step, agent, benchmark, shards),
@@ -107,7 +96,7 @@ def _shards(num_problems: int, size: int) -> list[range]:
 
 
 def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
-    """Digest of problems, reference answers, sampling settings, limits and verification; of solutions if scored."""
+    """Digest of problems, reference answers, sampling settings, limits and verification."""
     problems = [
         [problem.id, [asdict(message) for message in problem.messages], asdict(problem.gold)]
         for problem in benchmark.problems
@@ -117,10 +106,7 @@ def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
         *(verifier.equality, _style(config, benchmark)),
         *(verifier.answer_after_reasoning, REASONING_END),
     ]
-    question = [problems, asdict(_limits(config, benchmark.config)), benchmark.config.num_samples, verification]
-    if benchmark.config.reference_field is not None:
-        question.append(reference_texts(benchmark))
-    return digest_of(question)
+    return digest_of([problems, asdict(_limits(config, benchmark.config)), benchmark.config.num_samples, verification])
 
 
 def _limits(config: ExperimentConfig, benchmark: BenchmarkConfig) -> SamplingLimits:
@@ -201,21 +187,13 @@ def sum_up(experiment: Experiment, step: int, agent: str, benchmark: Benchmark, 
     costs = [PhaseCost(**store.read_value(step, phase, f"{phase}.json")["cost"]) for phase in phases]
     by_key = frame.pivot(index="problem_id", columns="sample", values="reward")
     reward_PK = by_key.loc[[problem.id for problem in benchmark.problems]].to_numpy(dtype=np.float64)
-    metric_estimates, declaration = estimates(reward_PK, seed=experiment.config.seed), as_dict(benchmark.config)
-    if benchmark.config.reference_field is not None:
-        scores_phase = score_phase(benchmark.name, agent)
-        bits = store.read_table(step, scores_phase, f"{scores_phase}.parquet")
-        metric_estimates.append(
-            bits_per_byte(*(bits[name].to_numpy(dtype=np.float64) for name in ("bits", "num_bytes")))
-        )
-        costs.append(PhaseCost(**store.read_value(step, scores_phase, f"{scores_phase}.json")["cost"]))
     result = EvaluationResult(
         benchmark=benchmark.name,
         agent=agent,
         step=step,
         digest=question_digest(experiment.config, benchmark),
-        declaration=declaration,
-        estimates=tuple(metric_estimates),
+        declaration=as_dict(benchmark.config),
+        estimates=tuple(estimates(reward_PK, seed=experiment.config.seed)),
         headline=f"{benchmark.config.metric}@{num_samples}",
         num_problems=len(benchmark.problems),
         num_samples=num_samples,

@@ -27,8 +27,8 @@ def read_evaluations(root: Path) -> pd.DataFrame:
         root: folder of the experiment.
 
     Returns:
-        long form: step, benchmark, agent, metric ("avg@1", "best@30", "bootstrap_best@30", "pass@8", ...,
-        "bits_per_byte"), value, low, high (95 % interval over problems), num_problems, num_samples, cut_share,
+        long form: step, benchmark, agent, metric ("avg@1", "best@30", "bootstrap_best@30", "pass@8", ...),
+        value, low, high (95 % interval over problems), num_problems, num_samples, cut_share,
         unscored_share.
     """
     import pandas as pd

@@ -85,8 +85,6 @@ DEFINITIONS: Mapping[str, str] = {
     "include a correct one, mean over problems (verl's best@k)",
     "evaluate/<benchmark>_pass_at_<k>": "pass@k: unbiased estimate of the share of problems that at least one of k "
     "responses solves, from more than k responses",
-    "evaluate/<benchmark>_bits_per_byte": "bits that the agent needs for a byte of the reference solutions, behind its "
-    "own chat prompt; does not depend on the tokenizer; lower is better",
     "evaluate/<benchmark>_cut_share": "share of responses cut at the token limit",
     "evaluate/<benchmark>_unscored_share": "share of responses without a verdict",
     "progress/step": "number of the step, from 1",

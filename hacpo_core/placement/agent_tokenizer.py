@@ -16,7 +16,6 @@ from hacpo_core.data.prompts import (
     turn_end_id,
 )
 from hacpo_core.data.tokens.control_tokens import TEXT_LOCK
-from hacpo_core.data.tokens.retokenize import encode_responses
 from hacpo_core.data.tokens.steps import StepReader
 from hacpo_core.engines.models.loading import eos_ids, load_tokenizer
 from hacpo_core.errors import ModelError
@@ -83,11 +82,6 @@ class AgentTokenizer:
         conversations = list(dict.fromkeys(problem.messages for problem in problems))
         prompt_ids = render_prompts(self.tokenizer, conversations, arguments=self.template_arguments)
         return dict(zip(conversations, prompt_ids, strict=True))
-
-    def response_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts as the agent's responses, without an end token."""
-        with TEXT_LOCK:
-            return encode_responses(self.tokenizer, texts)
 
     def step_reader(self, search: StepSearch) -> StepReader:
         """The reader that finds a search's steps in the agent's tokens."""

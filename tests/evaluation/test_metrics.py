@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from hacpo_core.evaluation.metrics import (
     average_at_k,
     best_at_k,
-    bits_per_byte,
     bootstrap_best_at_k,
     bootstrap_draws,
     estimates,
@@ -120,16 +119,6 @@ def test_one_sample_gives_avg_1_and_several_give_best_and_pass() -> None:
     assert (found["avg@8"].num_problems, found["best@8"].num_problems) == (5, 3)
 
 
-def test_bits_per_byte_is_a_ratio_of_sums_with_the_error_of_one() -> None:
-    # 12 bits of 16 bytes; residuals of .75 bits a byte are 6 - 3, 3 - 3, 3 - 6: SE = sqrt(3/2 (9 + 0 + 9)) / 16.
-    found = bits_per_byte(np.array([6.0, 3.0, NAN, 3.0]), np.array([4.0, 4.0, 100.0, 8.0]))
-    assert (found.metric, found.value, found.num_problems) == ("bits_per_byte", 0.75, 3)
-    assert found.standard_error == pytest.approx(math.sqrt(27) / 16)
-    assert found.high - found.value == pytest.approx(1.959964 * math.sqrt(27) / 16)
-    assert found.value - found.low == pytest.approx(found.high - found.value)
-
-
 def test_pass_at_1_is_the_average_and_pass_at_n_is_the_best_or_unknown() -> None:
     np.testing.assert_allclose(pass_at(REWARD_PK[:3], k=1), average_at_k(REWARD_PK[:3]))
     np.testing.assert_array_equal(pass_at(REWARD_PK, k=4), best_at_k(REWARD_PK))
-    assert math.isnan(bits_per_byte(np.array([6.0]), np.array([4.0])).standard_error), "one problem has none"

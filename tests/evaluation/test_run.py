@@ -233,7 +233,7 @@ def test_what_was_never_evaluated_is_one_clear_error(small_plan: Callable[..., P
 
 def test_choices_that_an_evaluation_does_not_make_are_no_part_of_what_it_asks(small_plan: Callable[..., Plan]) -> None:
     digests = []
-    for words in ((), ("rollout.top_k=5",)):
+    for words in ((), ("rollout.top_p=0.5",)):
         with open_experiment(small_plan("hacpo", *SAMPLED, *words)) as (x, benchmarks):
             config, benchmark = x.config, benchmarks["test"]
         digests.append(question_digest(config, benchmark))

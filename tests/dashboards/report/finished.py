@@ -16,7 +16,7 @@ from flows.records.gridfile import GridCell
 from flows.runs.experiment import RESULT_FILE
 from flows.service.experiment_state import ExperimentState
 from hacpo_core.config import EngineConfig, TeamConfig
-from hacpo_core.evaluation.metrics import BITS_PER_BYTE, MetricEstimate, estimates
+from hacpo_core.evaluation.metrics import estimates
 from hacpo_core.evaluation.results import EvaluationResult, result_phase
 from hacpo_core.files import write_json
 from hacpo_core.records import PhaseCost
@@ -41,7 +41,6 @@ def finished(
     digest: str = "",
     engine: EngineConfig | None = None,
     is_tracked: bool = False,
-    bits: Mapping[tuple[int, str, str], float] | None = None,
 ) -> Plan:
     """A complete experiment.
 
@@ -56,7 +55,6 @@ def finished(
         digest: of the questions.
         engine: in place of the CPU.
         is_tracked: whether MLflow is told.
-        bits: bits per byte by step, benchmark and agent; None: not measured.
     """
     words = [f"seed={seed}", f"train.num_steps={NUM_STEPS}", f"runtime.runs_dir={root}"]
     config = compose("tiny", method, overrides=[*words, f"tracking.enabled={str(is_tracked).lower()}"])
@@ -66,8 +64,7 @@ def finished(
     plan.root.mkdir(parents=True)
     store = StepStore(plan.root)
     for (step, benchmark, agent), values in rewards.items():
-        reward_PK, per_byte = np.asarray(values, dtype=np.float64), (bits or {}).get((step, benchmark, agent))
-        evaluate(store, step, benchmark, agent, reward_PK, headline, digest, per_byte)
+        evaluate(store, step, benchmark, agent, np.asarray(values, dtype=np.float64), headline, digest)
     for step in range(1, NUM_STEPS + 1):
         value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
@@ -86,7 +83,6 @@ def evaluate(
     reward_PK: np.ndarray[Any, Any],
     headline: str = "avg@1",
     digest: str = "",
-    per_byte: float | None = None,
 ) -> None:
     """Commit an agent's answers to a benchmark after a step, and their result."""
     num_problems, num_samples = reward_PK.shape
@@ -105,10 +101,7 @@ def evaluate(
         step=step,
         digest=digest,
         declaration={},
-        estimates=(
-            *estimates(reward_PK, seed=0),
-            *([] if per_byte is None else [MetricEstimate(BITS_PER_BYTE, per_byte, per_byte, per_byte, num_problems)]),
-        ),
+        estimates=tuple(estimates(reward_PK, seed=0)),
         headline=headline,
         num_problems=num_problems,
         num_samples=num_samples,

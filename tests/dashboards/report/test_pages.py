@@ -366,27 +366,3 @@ def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: Gr
     naive, gspo = write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "more").sentences
     assert naive.startswith("HACPO is level with Naive (") and naive.endswith(": no more than noise")
     assert gspo.startswith("HACPO is 75.0 points behind GSPO (") and gspo.endswith("3 seeds): more than noise")
-
-
-def test_bits_per_byte_have_a_table_where_they_were_measured(grid: GridPlan, tmp_path: Path) -> None:
-    values = rewards(scores(0, 0), qwen_tiny=scores(1, 1), llama_tiny=scores(1, 1))
-    plans = [
-        finished(
-            tmp_path / "measured",
-            "hacpo",
-            seed=seed,
-            rewards=values,
-            metrics=METRICS,
-            bits={(0, TEST, "qwen-tiny"): 1.5, (2, TEST, "qwen-tiny"): after},
-        )
-        for seed, after in enumerate((0.75, 0.85))
-    ]
-    text = text_of(grid_of(plans, benchmarks=[TEST]))
-    part = text.partition("## Bits per byte of the reference solutions")[2]
-    # Standard deviation sqrt(.005), t = 12.706 for two seeds.
-    width = 12.706 * math.sqrt(0.005) / math.sqrt(2)
-    assert row(part, "tiny", "qwen-tiny", "before training") == ["1.500"]
-    assert row(part, "tiny", "qwen-tiny", "HACPO") == [f"0.800 ± {width:.3f}"]
-    assert row(part, "tiny", "llama-tiny", "HACPO") == ["—"]
-    assert accuracy(text, "qwen-tiny", "HACPO")[0].startswith("1.000")
-    assert "Bits per byte" not in text_of(grid)

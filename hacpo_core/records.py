@@ -42,14 +42,13 @@ class Problem:
     """A question with a verifiable answer.
 
     `messages` is the prompt before any chat template; `gold` is the reference answer; `place` names the data set and
-    the row; `solution` is a reference solution, "" if there is none or none is read.
+    the row.
     """
 
     id: str
     messages: tuple[Message, ...]
     gold: Gold
     place: str
-    solution: str = ""
 
     @property
     def answer(self) -> str:
@@ -113,25 +112,15 @@ class SamplingLimits:
 
     Attributes:
         temperature: > 0.
-        top_p: in (0, 1]; of the tokens that `min_p` and `top_k` leave, the smallest set with this share of their
-            probability.
+        top_p: in (0, 1]; only the smallest set of tokens with this share of the probability is sampled.
         max_tokens: of the response.
         is_greedy: take the most likely token and ignore all but `max_tokens`.
-        top_k: of the tokens that `min_p` leaves, the k likeliest; 0: all.
-        min_p: in [0, 1]; tokens at least this many times as likely as the likeliest.
     """
 
     temperature: float
     top_p: float
     max_tokens: int
     is_greedy: bool = False
-    top_k: int = 0
-    min_p: float = 0.0
-
-    @property
-    def filters_tokens(self) -> bool:
-        """Whether some tokens of the policy are never sampled."""
-        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from flows.planning.plans import Plan, plan, save_plan
 from flows.runs.experiment import run_experiment
 from flows.runs.samples import step_samples
 from hacpo_core.columns import Ragged
+from hacpo_core.config.samplers import TransformersKind
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
-from hacpo_core.engines.sampling.transformers_kind import TransformersKind
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError, VerificationError
 from hacpo_core.phases.definitions import DEFINITIONS

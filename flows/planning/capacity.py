@@ -58,12 +58,12 @@ def with_memory_plan(config: ExperimentConfig, shapes: Mapping[str, ModelShape])
 def memory_fields(config: ExperimentConfig) -> list[str]:
     """Fields that planning sets from the memory of a GPU."""
     fields = ["engine.gradient_checkpointing"] if config.engine.gradient_checkpointing == AUTO else []
-    return fields + ([sampler_of(config.engine).memory_share_field] if has_auto_share(config) else [])
+    return fields + (["engine.vllm.memory_share"] if has_auto_share(config) else [])
 
 
 def has_auto_share(config: ExperimentConfig) -> bool:
     """Whether planning computes the sampler's share of a GPU."""
-    return sampler_of(config.engine).gpu_share(config.engine) == AUTO
+    return config.engine.sampler == "vllm" and config.engine.vllm.memory_share == AUTO
 
 
 def _with_recomputed_layers(
@@ -88,7 +88,8 @@ def _with_agents_layers(config: ExperimentConfig, agent: str, num_layers: int) -
 
 
 def _with_share(config: ExperimentConfig, share: float | str) -> ExperimentConfig:
-    return replace(config, engine=sampler_of(config.engine).with_gpu_share(config.engine, share))
+    vllm = replace(config.engine.vllm, memory_share=share)
+    return replace(config, engine=replace(config.engine, vllm=vllm))
 
 
 def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_gib: float) -> float:
@@ -150,11 +151,9 @@ def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> No
 
 
 def _remedy(config: ExperimentConfig, shapes: Mapping[str, ModelShape], room: float) -> str:
-    sampler = sampler_of(config.engine)
-    current_share = sampler.gpu_share(config.engine)
-    if current_share is not None and current_share != AUTO:
+    current_share = config.engine.vllm.memory_share
+    if config.engine.sampler == "vllm" and current_share != AUTO:
         share = max_memory_share(config, shapes, gpu_gib=room)
         if peak_gib(_with_share(config, share), shapes, gpu_gib=room, is_least=True) <= room:
-            field = sampler.memory_share_field
-            return f"{sampler.title} takes {current_share} of it; set {field}=auto, which gives {share} here"
+            return f"vLLM takes {current_share} of it; set engine.vllm.memory_share=auto, which gives {share} here"
     return "use other hardware (docs/scaling.md), offload the optimizer, or train adapters (engine.lora)"

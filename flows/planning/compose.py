@@ -28,7 +28,6 @@ from hacpo_core.config import (
     flatten,
 )
 from hacpo_core.config.checks import validate
-from hacpo_core.config.samplers import SamplerKind, find_sampler
 from hacpo_core.errors import ConfigError, first_line
 from hacpo_core.methods.base import MethodPart
 from hacpo_core.methods.registry import SHIPPED, find
@@ -93,31 +92,17 @@ def compose(
     _check_agent_overrides(override_layer, layers[2][1])
     if not any(section_of(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: got no method.name, which identifies the method's runs; add one")
-    config = _with_classes(merged(ExperimentConfig, layers, remedy="hacpo fields lists them all"), layers)
+    config = _with_parts(merged(ExperimentConfig, layers, remedy="hacpo fields lists them all"), layers)
     config = _with_problem_sets(config, [layer for _, layer in layers])
     explicit = [*_field_names(override_layer), *_field_names(entry)]
     validate(config, overrides=explicit)
     return config
 
 
-def _with_classes(config: ExperimentConfig, layers: Sequence[Layer]) -> ExperimentConfig:
-    """The configuration with the chosen implementation of each part of the method, and of the sampler."""
+def _with_parts(config: ExperimentConfig, layers: Sequence[Layer]) -> ExperimentConfig:
+    """The configuration with the chosen implementation of each part of the method."""
     parts: dict[str, Any] = {part: _part(part, layers) for part in PARTS}
-    engine = replace(config.engine, sampler_options=_sampler(config.engine.sampler, layers))
-    return replace(config, method=replace(config.method, **parts), engine=engine)
-
-
-def _sampler(name: str, layers: Sequence[Layer]) -> SamplerKind:
-    """The sampler's declaration, with its fields filled from the layers.
-
-    A layer that names another sampler, and those below it, set fields of that one. Such fields are ignored.
-    """
-    kind = find_sampler(name)
-    names = [section_of(layer, "engine").get("sampler") or name for _, layer in layers]
-    first = max((place + 1 for place, other in enumerate(names) if other != name), default=0)
-    sections = _sections(layers[first:], "engine", "sampler_options")
-    remedy = f"correct it, or engine.sampler={name}"
-    return merged(kind, sections, remedy=remedy, section="engine.sampler_options")  # type: ignore[no-any-return]
+    return replace(config, method=replace(config.method, **parts))
 
 
 def _part(part: str, layers: Sequence[Layer]) -> MethodPart:
@@ -126,7 +111,7 @@ def _part(part: str, layers: Sequence[Layer]) -> MethodPart:
     A layer below the one that names the implementation may set fields of a different implementation: a pair sets the
     clip range of GSPO's ratios for all methods. Such fields are ignored.
     """
-    sections = _sections(layers, "method", part)
+    sections = _sections(layers, part)
     naming_layers = [place for place, (_, section) in enumerate(sections) if section.get("name")]
     if not naming_layers:
         raise ConfigError(f"method.{part}.name: got none, expected one of {', '.join(SHIPPED[part])}; add it")
@@ -146,19 +131,18 @@ def _part(part: str, layers: Sequence[Layer]) -> MethodPart:
     return merged(kind, sections, remedy=f"see method.{part} of hacpo show")  # type: ignore[no-any-return]
 
 
-def _sections(layers: Sequence[Layer], *names: str) -> list[Layer]:
-    """A section of each layer.
+def _sections(layers: Sequence[Layer], part: str) -> list[Layer]:
+    """The part's section of each layer.
 
     Raises:
         ConfigError: it is something else than a mapping.
     """
-    *above, last = names
     for source, layer in layers:
-        value = section_of(layer, *above).get(last)
+        value = section_of(layer, "method").get(part)
         if value is not None and not isinstance(value, DictConfig):
-            field = ".".join(names)
+            field = f"method.{part}"
             raise ConfigError(f"{field} (in {source}): got {value!r}, expected a mapping; write {field}.name={value}")
-    return [(source, section_of(layer, *names)) for source, layer in layers]
+    return [(source, section_of(layer, "method", part)) for source, layer in layers]
 
 
 def _check_agent_overrides(override_layer: DictConfig, pair: DictConfig) -> None:
@@ -282,7 +266,7 @@ def load_config(path: Path) -> ExperimentConfig:
         raise ConfigError(f"{path} does not exist; hacpo show lists the experiments")
     plain: Any = OmegaConf.to_container(read_yaml(path))
     layers = [(str(path), OmegaConf.create(plain))]
-    config = _with_classes(merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo"), layers)
+    config = _with_parts(merged(ExperimentConfig, layers, remedy="it does not fit this version of hacpo"), layers)
     validate(config)
     return config
 

@@ -36,7 +36,7 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     engine = config.engine
     width = 2 if engine.dtype != "float32" else 4
     is_deepspeed = engine.learner == "deepspeed"
-    copies = sampler_of(engine).has_own_process(engine) or engine.lora.rank > 0
+    copies = not sampler_of(engine).shares_weights or engine.lora.rank > 0
     takes_turns = shares_gpu(config)
     held_bytes, working_bytes, peak_bytes = 0.0, [0.0], [0.0]
     for agent, shape in shapes.items():

@@ -240,7 +240,7 @@ def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> fl
     engine = config.engine
     if engine.device == "cpu":
         return 0.0
-    num_contexts = (config.placement.kind == "ray") + sampler_of(engine).has_own_process(engine)
+    num_contexts = (config.placement.kind == "ray") + (not sampler_of(engine).shares_weights)
     always = (AFTER_UPDATE_GIB + num_contexts * CONTEXT_GIB) * GIB
     if engine.learner == "deepspeed" and engine.deepspeed.offload_optimizer and engine.deepspeed.stage in (1, 2):
         max_buffer = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)

@@ -177,7 +177,6 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
     digests = {what: digest for model in initial_models(config).values() for what, digest in model.contents().items()}
     digests |= {context: digest for context, (_, digest) in data_files(config).items()}
     names_by_context = {f"method.{part}": getattr(config.method, part).name for part in PARTS}
-    names_by_context |= {"engine.sampler": config.engine.sampler}
     names_by_context |= {f"reward {name}": name for name in config.reward.functions}
     for context, name in names_by_context.items():
         module, colon, _ = name.partition(":")

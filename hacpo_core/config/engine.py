@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hacpo_core.config.fields import setting, unless, when
 
@@ -22,17 +21,10 @@ ALL_LINEAR = "all-linear"
 
 @dataclass(frozen=True)
 class VllmConfig:
-    """vLLM's offline engine, one per agent. `rollout.batch_size` is its number of concurrent responses."""
+    """vLLM's offline engine, one per agent, in processes of its own. `rollout.batch_size` is its number of concurrent
+    responses. Weights are passed as a safetensors file in shared memory, one per machine.
+    """
 
-    process: str = setting(
-        "shared",
-        "where the engine runs",
-        choices={
-            "shared": "in the agent's process; weights are passed in memory",
-            "own": "in its own processes; weights are passed as a safetensors file in shared memory, one per machine",
-        },
-        identity=False,
-    )
     memory_share: int | float | str = setting(
         0.4,
         "share of a GPU's memory (on the CPU: of the machine's) for one agent's weights and KV cache, above 0 and at "
@@ -43,9 +35,7 @@ class VllmConfig:
     kv_cache_gb: float | None = setting(
         None, "size of the KV cache; null: the rest of memory_share", unit="GiB", above=0, identity=False
     )
-    tensor_parallel_size: int = setting(
-        1, "devices of one agent's engine; more than 1 requires process=own", at_least=1, at_most=1024
-    )
+    tensor_parallel_size: int = setting(1, "devices of one agent's engine", at_least=1, at_most=1024)
     enforce_eager: bool = setting(False, "disable compilation and CUDA graphs: shorter start-up, slower sampling")
     sleeps: bool = setting(
         True,
@@ -103,10 +93,12 @@ class EngineConfig:
 
     sampler: str = setting(
         "transformers",
-        "sampling engine. transformers: in the learner, with its weights; vllm: vLLM, with a copy of the learner's "
-        "weights; package.module:Class of your own",
+        "sampling engine",
+        choices={
+            "transformers": "in the learner, with its weights",
+            "vllm": "vLLM, with a copy of the learner's weights",
+        },
     )
-    sampler_options: Any = setting(None, "fields of the class of a sampler of your own")
     vllm: VllmConfig = setting(VllmConfig, "vLLM's engine", inert=unless("engine.sampler", "vllm"))
     learner: str = setting(
         "torch",

@@ -50,7 +50,7 @@ def _placement_problems(config: ExperimentConfig) -> Iterator[str]:
             )
     if placement.kind == "ray" and placement.colocated and num_gpus(config) > 1:
         yield (
-            f"{sampler_of(config.engine).num_gpus_field}: got {num_gpus(config)} with placement.colocated=true, where "
+            f"engine.vllm.tensor_parallel_size: got {num_gpus(config)} with placement.colocated=true, where "
             "each rank gets a share of a single GPU; set it to 1, or placement.colocated=false"
         )
 

@@ -59,8 +59,8 @@ class RetokenizeConfig:
 class RolloutConfig:
     """Sampling during training.
 
-    `min_p`, `top_k` and `top_p`, in this order, leave out unlikely tokens. Importance ratios use the probabilities
-    before that, for the learner's policy too. A repetition penalty is not offered: docs/decisions.md#narrowed-sampling.
+    `top_p` leaves out unlikely tokens. Importance ratios use the probabilities before that, for the learner's policy,
+    too. A repetition penalty is not offered: docs/decisions.md#narrowed-sampling.
     """
 
     num_samples: int = setting(8, "G: responses per problem and agent", at_least=1, at_most=1e5)
@@ -71,13 +71,6 @@ class RolloutConfig:
         at_most=1e3,
     )
     top_p: float = setting(1.0, "cumulative probability of nucleus sampling", above=0, at_most=1)
-    top_k: int = setting(0, "number of likeliest tokens that may be sampled; 0: all", at_least=0, at_most=1e9)
-    min_p: float = setting(
-        0.0,
-        "smallest probability that may be sampled, as a share of the likeliest token's",
-        at_least=0,
-        at_most=1,
-    )
     max_prompt_tokens: int = setting(
         1024, "longest prompt; problems with longer ones are dropped and counted", unit="tokens", at_least=1
     )
@@ -92,9 +85,7 @@ class RolloutConfig:
     @property
     def limits(self) -> SamplingLimits:
         """How responses are sampled."""
-        return SamplingLimits(
-            self.temperature, self.top_p, self.max_response_tokens, top_k=self.top_k, min_p=self.min_p
-        )
+        return SamplingLimits(self.temperature, self.top_p, self.max_response_tokens)
 
 
 @dataclass(frozen=True)

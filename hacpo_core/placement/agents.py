@@ -28,7 +28,6 @@ from hacpo_core.config.counts import (
     scores_own,
     total_updates,
 )
-from hacpo_core.config.samplers import sampler_of
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
@@ -49,6 +48,8 @@ from hacpo_core.engines.models.loading import (
 from hacpo_core.engines.models.lora import add_adapters, base_head
 from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.engines.sampling.base import Sampler, SampleRequest
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
+from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.errors import EngineError, ModelError, first_line
 from hacpo_core.methods.base import State
 from hacpo_core.methods.objective import Objective
@@ -61,6 +62,8 @@ from hacpo_core.seeds import derive_seed
 
 PROBE_TOKENS = 64
 """number of first tokens of each response that are compared after a weight transfer"""
+CHECKED_TOKENS, MAX_DIFFERENCE = 256, 2.0
+"""smallest number of tokens compared, and largest difference of one of them, nats"""
 MAX_PROBE_ROUNDS = 16
 """most responses per prompt in this comparison; if they are too short, fewer tokens are compared"""
 UNUSUAL_FACTOR = 10
@@ -134,14 +137,7 @@ class Agent:
         self.learner = self._new_learner(reference)
         self._release_unused()
         # last, because it may start processes, which a later failure would leave behind
-        self.sampler: Sampler = sampler_of(engine).open(
-            self.learner.policy,
-            config=config,
-            agent=name,
-            initial=initial,
-            eos_ids=tokens.eos_ids,
-            pad_id=int(tokens.tokenizer.pad_token_id),
-        )
+        self.sampler: Sampler = self._new_sampler()
 
     def _new_learner(self, reference: PreTrainedModel | ScoringHead | None) -> BaseLearner:
         """The configured learner."""
@@ -154,6 +150,26 @@ class Agent:
             temperature=config.rollout.temperature,
             total_updates=total_updates(config),
             reference=reference,
+        )
+
+    def _new_sampler(self) -> Sampler:
+        """The configured sampler."""
+        config, model, eos_ids = self.config, self.learner.policy, self.tokens.eos_ids
+        if config.engine.sampler == "vllm":
+            return VllmSampler(
+                model,
+                initial=self.initial,
+                engine=config.engine,
+                rollout=config.rollout,
+                max_tokens=longest_sequence(config),
+                eos_ids=eos_ids,
+            )
+        return TransformersSampler(
+            model,
+            eos_ids=eos_ids,
+            pad_id=int(self.tokens.tokenizer.pad_token_id),
+            batch_size=config.rollout.batch_size,
+            has_wide_head=config.engine.head_dtype == "float32",
         )
 
     def _release_unused(self) -> None:
@@ -233,16 +249,11 @@ class Agent:
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
         )
 
-    def score(self, responses: Responses, *, temperature: float | None = None) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under the current weights.
-
-        They are those of softmax(logits / temperature); None: the temperature of the rollouts.
-        """
+    def score(self, responses: Responses) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
         torch.set_num_threads(num_threads(self.config))
         self.sampler.rest()  # the learner's passes need the memory
-        scored = self.learner.logprobs(
-            TokenRows.of(list(responses.prompt_ids), responses.token_ids), temperature=temperature
-        )
+        scored = self.learner.logprobs(TokenRows.of(list(responses.prompt_ids), responses.token_ids))
         self._release_unused()
         return scored
 
@@ -302,11 +313,11 @@ class Agent:
         """Compare the log-probabilities of sampler and learner on a few responses, sampled anew in every call.
 
         Raises:
-            EngineError: their mean difference exceeds the tolerance of the sampler's `TransferCheck`, or one its bound.
+            EngineError: their mean difference exceeds `engine.vllm.sync_tolerance`, or one of them MAX_DIFFERENCE.
         """
-        rollout, check = self.config.rollout, sampler_of(self.config.engine).transfer_check(self.config.engine)
+        rollout, tolerance = self.config.rollout, self.config.engine.vllm.sync_tolerance
         limits = replace(rollout.limits, max_tokens=min(PROBE_TOKENS, rollout.max_response_tokens))
-        prompts = list(dict.fromkeys(prompts))[: math.ceil(check.num_tokens / limits.max_tokens)]
+        prompts = list(dict.fromkeys(prompts))[: math.ceil(CHECKED_TOKENS / limits.max_tokens)]
         sampled_rows: list[tuple[tuple[int, ...], NDArray[np.int32]]] = []
         sampler_logprobs: list[float] = []
         for _ in range(MAX_PROBE_ROUNDS):
@@ -315,7 +326,7 @@ class Agent:
             responses = self.sampler.sample(probes, limits)
             sampled_rows += zip((probe.prompt_ids for probe in probes), responses.token_ids, strict=True)
             sampler_logprobs += responses.logprobs.value_N.tolist()
-            if len(sampler_logprobs) >= check.num_tokens:
+            if len(sampler_logprobs) >= CHECKED_TOKENS:
                 break
         learner_logprobs = self.learner.logprobs_of_each(TokenRows.of(*zip(*sampled_rows, strict=True)))
         difference_N = np.abs(np.array(sampler_logprobs, dtype=np.float32) - learner_logprobs.value_N)
@@ -325,12 +336,12 @@ class Agent:
             f"{self.sampler.name} and the learner differ by {mean:.1e} nats on average over "
             f"{len(sampler_logprobs)} tokens, {max_difference:.1e} at most"
         )
-        if not (mean <= check.tolerance and max_difference <= check.bound):  # also for nan
+        if not (mean <= tolerance and max_difference <= MAX_DIFFERENCE):  # also for nan
             raise EngineError(
-                f"{message}, expected at most {check.tolerance:g} and {check.bound:g}; the sampler has "
-                f"different weights, or {check.field} is too small for engine.dtype: raise it"
+                f"{message}, expected at most {tolerance:g} and {MAX_DIFFERENCE:g}; the sampler has "
+                f"different weights, or engine.vllm.sync_tolerance is too small for engine.dtype: raise it"
             )
-        if max_difference > UNUSUAL_FACTOR * check.tolerance:
+        if max_difference > UNUSUAL_FACTOR * tolerance:
             _log.warning("%s", message)
 
 

@@ -42,11 +42,8 @@ class PlacedAgent(Protocol):
     def sample(self, specs: Sequence[SampleSpec], *, step: int, purpose: Purpose) -> Responses:
         """Sample a response for each spec, in their order."""
 
-    def score(self, responses: Responses, *, temperature: float | None = None) -> Ragged:
-        """The training engine's log-probabilities (float32, nats) of the responses under the current weights.
-
-        They are those of softmax(logits / temperature); None: the temperature of the rollouts.
-        """
+    def score(self, responses: Responses) -> Ragged:
+        """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""
 
     def update(
         self,

@@ -100,9 +100,9 @@ class Rank:
         share = share_of(specs, self._rank, self._ranks)
         return self._at(version).sample(share, step=step, purpose=purpose, problems=distinct_problems(specs))
 
-    def score(self, version: int, responses: Responses, temperature: float | None) -> Ragged | None:
+    def score(self, version: int, responses: Responses) -> Ragged | None:
         """The training engine's log-probabilities; only rank 0 returns them."""
-        scored = self._at(version).score(responses, temperature=temperature)
+        scored = self._at(version).score(responses)
         return scored if self._rank == 0 else None
 
     def update(
@@ -144,9 +144,9 @@ class RemoteAgent:
         order = [place[RowKey(step, self.name, spec.problem.id, spec.sample)] for spec in specs]
         return shares if order == sorted(order) else shares.take(order)
 
-    def score(self, responses: Responses, *, temperature: float | None = None) -> Ragged:
+    def score(self, responses: Responses) -> Ragged:
         """As `PlacedAgent.score`."""
-        scored: Ragged = self._call("score", responses, temperature)[0]
+        scored: Ragged = self._call("score", responses)[0]
         return scored
 
     def update(

@@ -1,7 +1,7 @@
 """Settings of torch's CUDA allocator in the process of a learner.
 
 With expandable segments, torch returns the free parts of its memory, which would otherwise be lost to fragmentation
-when sequences of other lengths follow. A sampler that sleeps has an allocator of its own, which cannot use them.
+when sequences of other lengths follow. vLLM's allocator, with which it sleeps, cannot use them in its processes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,17 @@ from contextlib import contextmanager
 from functools import cache
 
 from hacpo_core.config import EngineConfig
-from hacpo_core.config.samplers import sampler_of
 
 VARIABLE, EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 _VARIABLES = (VARIABLE, "PYTORCH_ALLOC_CONF")
 
 
 def use_expandable_segments(engine: EngineConfig) -> None:
-    """Let torch use expandable segments, unless the sampler does not work with them or the user chose settings.
+    """Let torch use expandable segments, unless the user chose settings.
 
     Has no effect once CUDA has allocated memory in this process.
     """
-    if engine.device == "cpu" or _has_users_choice():
-        return
-    if sampler_of(engine).needs_plain_segments(engine):
-        os.environ.pop(VARIABLE, None)
-    else:
+    if engine.device != "cpu" and not _has_users_choice():
         os.environ[VARIABLE] = EXPANDABLE
 
 

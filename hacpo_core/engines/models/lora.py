@@ -144,11 +144,6 @@ def merged_parts(model: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) 
         yield TensorPart(f"{owner}.{leaf}" if mark else name, tensor.dtype, tuple(tensor.shape), read)
 
 
-def merged_weights(model: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of `merged_parts`, read one at a time."""
-    return ((part.name, part.read()) for part in merged_parts(model, named_tensors))
-
-
 @torch.no_grad()
 def merged_weight(layer: Any, weight: Tensor) -> Tensor:
     """A layer's weight plus its adapters."""

@@ -35,7 +35,7 @@ class TransformersSampler:
 
     The random numbers of a response depend only on its request's seed (one uniform number per token, inverse CDF). The
     same request therefore gives the same response in any batch, up to floating-point differences between batch shapes.
-    Reported log-probabilities are those of the policy, softmax(logits / temperature), before min_p, top_k and top_p.
+    Reported log-probabilities are those of the policy, softmax(logits / temperature), before top_p.
     """
 
     name = "transformers"
@@ -121,7 +121,7 @@ class TransformersSampler:
             if limits.is_greedy:
                 token_C = logits_CV.argmax(dim=1)
             else:
-                token_C = choose(filtered(probability_CV, limits), uniform_BT[row_C, t])
+                token_C = choose(nucleus(probability_CV, limits.top_p), uniform_BT[row_C, t])
             token_BT[row_C, t] = token_C  # finished rows too: tokens after their end are cut off below
             logprob_BT[row_C, t] = probability_CV.gather(1, token_C[:, None])[:, 0].log()
             is_alive_C = is_alive_C & (token_C[:, None] != stop_E).all(dim=1)
@@ -169,29 +169,6 @@ def without_cudnn_attention(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(was_on)
 
 
-def filtered(probability_BV: Tensor, limits: SamplingLimits) -> Tensor:
-    """Probabilities of the tokens that may be sampled, 0 elsewhere; they need not add up to 1.
-
-    min_p, top_k and top_p act in this order, as in vLLM; top_p is a share of what the others leave. Of equally likely
-    tokens, any may be among the likeliest.
-
-    Args:
-        probability_BV: of each token, normalised.
-        limits: with `filters_tokens`, else all tokens are kept.
-    """
-    if limits.min_p > 0:
-        is_kept_BV = probability_BV >= limits.min_p * probability_BV.amax(dim=1, keepdim=True)
-        probability_BV = probability_BV.where(is_kept_BV, 0.0)
-    if 0 < limits.top_k < probability_BV.shape[1]:
-        kept_BK, token_BK = probability_BV.topk(limits.top_k, dim=1)
-        probability_BV = torch.zeros_like(probability_BV).scatter(1, token_BK, kept_BK)
-    if limits.top_p < 1:
-        if limits.min_p > 0 or limits.top_k > 0:
-            probability_BV = probability_BV / probability_BV.sum(dim=1, keepdim=True)
-        probability_BV = _nucleus(probability_BV, limits.top_p)
-    return probability_BV
-
-
 def choose(probability_BV: Tensor, uniform_B: Tensor) -> Tensor:
     """Inverse-CDF sampling.
 
@@ -229,8 +206,13 @@ def _first_above(weight_BN: Tensor, share_B: Tensor) -> Tensor:
     return place_B.clamp(max=weight_BN.shape[1] - 1)  # nan weights exceed nothing; the learner reports them
 
 
-def _nucleus(probability_BV: Tensor, top_p: float) -> Tensor:
-    """Probabilities of the smallest set of tokens that holds `top_p`, 0 elsewhere; of equal ones any may be in it."""
+def nucleus(probability_BV: Tensor, top_p: float) -> Tensor:
+    """Probabilities of the smallest set of tokens that holds `top_p`, 0 elsewhere; of equal ones any may be in it.
+
+    They need not add up to 1.
+    """
+    if top_p == 1:
+        return probability_BV
     size = probability_BV.shape[1]
     number = NUCLEUS
     while True:

@@ -3,8 +3,7 @@
     learner's weights ─synchronise, check─▶ engine ─sample─▶ responses
                                               └─rest─▶ device memory goes to the learner
 
-vLLM samples with its own copy of the weights. With `process: shared`, the engine runs in this process and receives the
-tensors; with `process: own`, it runs in child processes, which read a safetensors file.
+vLLM samples with its own copy of the weights, in child processes, which read a safetensors file.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from hacpo_core.config.engine import START_LIMIT_S
 from hacpo_core.engines.learning.allocator import plain_segments_in_children
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.models.loading import TIES
-from hacpo_core.engines.models.lora import merged_parts, merged_weights
+from hacpo_core.engines.models.lora import merged_parts
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
 from hacpo_core.engines.vllm.exchange import WeightExchange
 from hacpo_core.errors import EngineError
@@ -56,7 +55,7 @@ _NO_TOKENIZER = "terratorch"
 
 
 class WorkerExtension:
-    """Additional methods of vLLM's worker, in whatever process it runs."""
+    """Additional methods of vLLM's worker."""
 
     model_runner: Any
 
@@ -126,74 +125,67 @@ class VllmSampler:
         assert engine.vllm.memory_share != AUTO, "planning replaces auto, see flows.planning.capacity"
         self.model, self._engine, self._max_tokens = model, engine, max_tokens
         self._eos_ids = sorted(eos_ids)
-        self._mode = "raw_logprobs" if rollout.limits.filters_tokens else "processed_logprobs"
+        self._mode = "raw_logprobs" if rollout.top_p < 1 else "processed_logprobs"
         self._can_sleep = engine.vllm.sleeps and engine.device != "cpu"
         self._is_resting = False
         self._version: int | None = None
         self._failure = "it was closed"
-        options = {
+        resource_tracker.ensure_running()  # a child process of Python, which must not count as vLLM's
+        before = _children()
+        try:
+            self.llm: Any = start_engine(self._options(initial, rollout), engine)
+        except EngineError:
+            _end(_children() - before)
+            raise
+        self._processes = _children() - before
+        self.exchange = WeightExchange()
+        try:
+            pids = [process.pid for process in self._processes]
+            self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self.exchange.folders))))
+            self.rest()  # the next agent's engine and the learner need the memory before the first rollout
+        except BaseException:
+            self.close()
+            raise
+
+    def _options(self, initial: Path, rollout: RolloutConfig) -> dict[str, Any]:
+        """Arguments of vLLM's `LLM`."""
+        engine, vllm = self._engine, self._engine.vllm
+        options: dict[str, Any] = {
             "model": str(initial),
             "skip_tokenizer_init": True,
             "tokenizer_mode": _NO_TOKENIZER,
             "use_tqdm_on_load": False,
             "dtype": engine.dtype,
-            "max_model_len": max_tokens,
+            "max_model_len": self._max_tokens,
             "max_num_seqs": rollout.batch_size,
             "logprobs_mode": self._mode,
-            "tensor_parallel_size": engine.vllm.tensor_parallel_size,
-            "gpu_memory_utilization": engine.vllm.memory_share,
-            "enforce_eager": engine.vllm.enforce_eager,
+            "tensor_parallel_size": vllm.tensor_parallel_size,
+            "gpu_memory_utilization": vllm.memory_share,
+            "enforce_eager": vllm.enforce_eager,
             "enable_prefix_caching": True,
             "enable_sleep_mode": self._can_sleep,
             "worker_extension_cls": f"{__name__}.{WorkerExtension.__name__}",
         }
-        if engine.vllm.tensor_parallel_size > 1:
+        if vllm.tensor_parallel_size > 1:
             # In an actor, vLLM would request GPUs from Ray that the actor already has.
             options["distributed_executor_backend"] = "mp"
         overrides: dict[str, Any] = {} if engine.head_dtype == "same" else {"head_dtype": engine.head_dtype}
-        if not getattr(model.config, TIES, False) and read_settings(initial / "config.json").get(TIES):
+        if not getattr(self.model.config, TIES, False) and read_settings(initial / "config.json").get(TIES):
             overrides[TIES] = False  # see load_model: the folder's two embeddings differ
         if overrides:
             options["hf_overrides"] = overrides
-        if engine.vllm.kv_cache_gb is not None:
-            options["kv_cache_memory_bytes"] = int(engine.vllm.kv_cache_gb * 2**30)
-        resource_tracker.ensure_running()  # a child process of Python, which must not count as vLLM's
-        before = _children()
-        try:
-            self.llm: Any = start_engine(options, engine)
-        except EngineError:
-            _end(_children() - before)
-            raise
-        self._processes = _children() - before
-        self.exchange: WeightExchange | None = None
-        try:
-            self._prepare()
-        except BaseException:
-            self.close()
-            raise
-
-    def _prepare(self) -> None:
-        """Prepare a started engine for its first use."""
-        if self._engine.vllm.process == "own":
-            self.exchange = WeightExchange()
-            pids = [process.pid for process in self._processes]
-            self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self.exchange.folders))))
-        elif self.llm.model_config.using_transformers_backend():
-            raise EngineError(
-                f"{type(self.model).__name__}: vLLM does not implement it and would modify transformers' class, which "
-                "the learner in this process needs; set engine.vllm.process=own"
-            )
-        self.rest()  # the next agent's engine and the learner need the memory before the first rollout
+        if vllm.kv_cache_gb is not None:
+            options["kv_cache_memory_bytes"] = int(vllm.kv_cache_gb * 2**30)
+        return options
 
     def reports_policy(self, limits: SamplingLimits) -> bool:
         """Whether the reported log-probabilities are the policy's with these limits.
 
-        vLLM reports them either at temperature 1 or after temperature, min_p, top_k and top_p; an engine can do only
-        one of the two.
+        vLLM reports them either at temperature 1 or after temperature and top_p; an engine can do only one of the two.
         """
         if limits.is_greedy:
             return True
-        return not limits.filters_tokens if self._mode == "processed_logprobs" else limits.temperature == 1
+        return limits.top_p == 1 if self._mode == "processed_logprobs" else limits.temperature == 1
 
     def sample(
         self, requests: Sequence[SampleRequest], limits: SamplingLimits, *, stop_ids: Collection[int] = ()
@@ -218,8 +210,6 @@ class VllmSampler:
             SamplingParams(
                 temperature=0.0 if limits.is_greedy else limits.temperature,
                 top_p=1.0 if limits.is_greedy else limits.top_p,
-                top_k=0 if limits.is_greedy else limits.top_k,
-                min_p=0.0 if limits.is_greedy else limits.min_p,
                 seed=request.seed % _SEEDS,
                 max_tokens=request.token_limit(limits),
                 logprobs=0,
@@ -265,13 +255,8 @@ class VllmSampler:
 
     def copy_weights(self) -> None:
         """Copy the learner's weights, with adapters merged, to the engine."""
-        named_parameters = self.model.named_parameters()
-        if self.exchange is None:
-            weights = merged_weights(self.model, named_parameters)
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        else:
-            with self.exchange.copy(merged_parts(self.model, named_parameters)) as folder:
-                self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        with self.exchange.copy(merged_parts(self.model, self.model.named_parameters())) as folder:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         self.llm.collective_rpc("pack_head")
 
     def rest(self) -> None:
@@ -305,8 +290,7 @@ class VllmSampler:
             llm, self.llm = self.llm, None
             llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
             _end(self._processes)
-            if self.exchange is not None:
-                self.exchange.close()
+            self.exchange.close()
 
 
 def _children() -> set[psutil.Process]:
@@ -330,11 +314,11 @@ def _response(completion: Any, is_policy: bool) -> tuple[list[int], list[float],
 
 
 def start_engine(options: dict[str, Any], engine: EngineConfig) -> Any:
-    """Start vLLM with these options, in this process or in its own."""
+    """Start vLLM with these options, in processes of its own."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", str(int(START_LIMIT_S)))
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if engine.vllm.process == "own" else "0"
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     if engine.device == "cpu":  # child processes use as many threads as this one, not bound to cores
         os.environ |= {"OMP_NUM_THREADS": str(torch.get_num_threads()), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with _learner_left_alone():

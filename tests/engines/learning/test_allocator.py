@@ -14,14 +14,12 @@ import torch
 from flows.planning.compose import compose
 from flows.planning.plans import plan
 from flows.runs.opening import open_experiment
-from hacpo_core.config import EngineConfig, VllmConfig
+from hacpo_core.config import EngineConfig
 from hacpo_core.engines.learning import allocator
 from hacpo_core.engines.learning.allocator import EXPANDABLE, VARIABLE, use_expandable_segments
 from hacpo_core.errors import ConfigError, EngineError
 from hacpo_core.placement.agents import Agent
 from tests.engines.vllm.test_vllm_config import new_sampler
-
-SHARED, OWN = VllmConfig(process="shared"), VllmConfig(process="own")
 
 
 @pytest.fixture(autouse=True)
@@ -34,37 +32,20 @@ def no_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     allocator._has_users_choice.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("engine", "expected"),
-    [
-        (EngineConfig(device="cuda"), EXPANDABLE),
-        (EngineConfig(device="cuda", sampler="vllm", vllm=OWN), EXPANDABLE),
-        (EngineConfig(device="cuda", sampler="vllm", vllm=VllmConfig(process="shared", sleeps=False)), EXPANDABLE),
-        (EngineConfig(device="cuda", sampler="vllm", vllm=SHARED), None),
-        (EngineConfig(device="cpu"), None),
-    ],
-)
-def test_segments_expand_unless_an_engine_sleeps_in_the_learners_process(
-    engine: EngineConfig, expected: str | None
-) -> None:
-    use_expandable_segments(engine)
-    assert os.environ.get(VARIABLE) == expected
-
-
-def test_arrangement_that_sleeps_takes_back_what_an_earlier_one_chose() -> None:
-    use_expandable_segments(EngineConfig(device="cuda"))
-    use_expandable_segments(EngineConfig(device="cuda", sampler="vllm", vllm=SHARED))
+def test_segments_expand_on_a_gpu_alone() -> None:
+    use_expandable_segments(EngineConfig(device="cpu"))
     assert VARIABLE not in os.environ
+    use_expandable_segments(EngineConfig(device="cuda"))
+    assert os.environ[VARIABLE] == EXPANDABLE
 
 
 @pytest.mark.parametrize("name", [VARIABLE, "PYTORCH_ALLOC_CONF"])
 def test_users_own_settings_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "max_split_size_mb:512")
-    for vllm in (OWN, SHARED):
-        use_expandable_segments(EngineConfig(device="cuda", sampler="vllm", vllm=vllm))
-        assert {key: os.environ[key] for key in (VARIABLE, "PYTORCH_ALLOC_CONF") if key in os.environ} == {
-            name: "max_split_size_mb:512"
-        }
+    use_expandable_segments(EngineConfig(device="cuda"))
+    assert {key: os.environ[key] for key in (VARIABLE, "PYTORCH_ALLOC_CONF") if key in os.environ} == {
+        name: "max_split_size_mb:512"
+    }
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [(None, None), (EXPANDABLE, EXPANDABLE)])
@@ -86,7 +67,7 @@ def test_engine_in_processes_of_its_own_does_not_inherit_the_learners_setting(
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     if chosen is not None:
         monkeypatch.setenv(VARIABLE, chosen)
-    engine = EngineConfig(device="cuda", sampler="vllm", vllm=OWN)
+    engine = EngineConfig(device="cuda", sampler="vllm")
     use_expandable_segments(engine)
     with pytest.raises(EngineError, match="the engine did not start: seen"):
         new_sampler(tmp_path, engine)

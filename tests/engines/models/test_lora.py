@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from hacpo_core.engines.models.lora import (
     add_adapters,
     base_head,
     merged_parts,
-    merged_weights,
     save_model,
     without_adapters,
 )
@@ -118,6 +117,10 @@ def test_saving_a_model_on_the_cpu_leaves_deepspeed_to_a_gpu(tmp_path: Path, mon
         assert os.environ.get("DS_ACCELERATOR") == expected
 
 
+def merged(model: PreTrainedModel, named_tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {part.name: part.read() for part in merged_parts(model, named_tensors)}
+
+
 @every_family
 def test_merged_weights_are_the_same_policy(family: str, tmp_path: Path) -> None:
     model = trained(family).model
@@ -127,12 +130,12 @@ def test_merged_weights_are_the_same_policy(family: str, tmp_path: Path) -> None
     save_model(model, tmp_path / "merged")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     in_memory = small_model(family, num_layers=2)
-    missing = in_memory.load_state_dict(dict(merged_weights(model, model.named_parameters())), strict=False)
+    missing = in_memory.load_state_dict(merged(model, model.named_parameters()), strict=False)
     assert set(missing.missing_keys) <= {"lm_head.weight", "embed_out.weight"}  # tied to the input's
-    for merged in (loaded, in_memory):
+    for model_of_both in (loaded, in_memory):
         with torch.no_grad():
-            torch.testing.assert_close(merged(IDS_BT).logits, expected, rtol=0.0, atol=1e-5)
-        assert {name for name, _ in merged.named_parameters()} == {
+            torch.testing.assert_close(model_of_both(IDS_BT).logits, expected, rtol=0.0, atol=1e-5)
+        assert {name for name, _ in model_of_both.named_parameters()} == {
             name for name, _ in small_model(family, num_layers=2).named_parameters()
         }
     assert (expected - plain).abs().max() > 0.1
@@ -141,18 +144,18 @@ def test_merged_weights_are_the_same_policy(family: str, tmp_path: Path) -> None
 
 def test_merged_weights_leave_the_device_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_adapters(small_model())
-    merged: list[weakref.ref[Tensor]] = []
+    on_host: list[weakref.ref[Tensor]] = []
 
     def cpu(weight: Tensor) -> Tensor:
-        assert all(earlier() is None for earlier in merged), "those before are no longer on the device"
-        merged.append(weakref.ref(weight))
+        assert all(earlier() is None for earlier in on_host), "those before are no longer on the device"
+        on_host.append(weakref.ref(weight))
         return weight.clone()
 
     with monkeypatch.context() as patch:
         patch.setattr(Tensor, "cpu", cpu)
         patch.setattr(type(model), "save_pretrained", lambda *_, **__: None)
         save_model(model, tmp_path)
-    assert len(merged) == sum(".lora_A." in name for name, _ in model.named_parameters())
+    assert len(on_host) == sum(".lora_A." in name for name, _ in model.named_parameters())
     named = model.named_parameters()
     before = {part.name: part for part in merged_parts(model, named)}  # nothing is computed before it is read
     assert before["model.embed_tokens.weight"].read().data_ptr() == model.get_input_embeddings().weight.data_ptr()
@@ -164,9 +167,9 @@ def test_merged_weight_by_hand() -> None:
     with torch.no_grad():
         layer.lora_A.default.weight.copy_(torch.arange(16.0)[None])
         layer.lora_B.default.weight.copy_(torch.arange(16.0)[:, None])
-    merged = dict(merged_weights(model, model.named_parameters()))["model.layers.0.self_attn.q_proj.weight"]
+    weight = merged(model, model.named_parameters())["model.layers.0.self_attn.q_proj.weight"]
     plain = small_model().base_model.layers[0].self_attn.q_proj.weight
-    assert merged[2, 5].item() == pytest.approx(plain[2, 5].item() + 3.0 * 2.0 * 5.0, rel=1e-6)
+    assert weight[2, 5].item() == pytest.approx(plain[2, 5].item() + 3.0 * 2.0 * 5.0, rel=1e-6)
 
 
 def test_layer_that_holds_its_weight_transposed_is_merged_as_well() -> None:
@@ -177,7 +180,7 @@ def test_layer_that_holds_its_weight_transposed_is_merged_as_well() -> None:
             if ".lora_B." in name:
                 parameter.normal_()
         plain = GPT2LMHeadModel(config).eval()
-        plain.load_state_dict(dict(merged_weights(model, model.state_dict().items())))
+        plain.load_state_dict(merged(model, model.state_dict().items()))
         torch.testing.assert_close(plain(IDS_BT).logits, model(IDS_BT).logits, rtol=0.0, atol=1e-5)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import MinPLogitsWarper, PreTrainedModel, TopKLogitsWarper, TopPLogitsWarper
+from transformers import PreTrainedModel
 
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.engines.learning.torch_learner import TorchLearner
@@ -25,7 +25,7 @@ from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder
 from hacpo_core.engines.sampling.transformers_sampler import (
     TransformersSampler,
     choose,
-    filtered,
+    nucleus,
     without_cudnn_attention,
 )
 from hacpo_core.records import SamplingLimits
@@ -253,12 +253,9 @@ def test_sampling_never_leaves_the_nucleus(top_p: float) -> None:
     assert num_outside_argmax > 0 or top_p == 0.3
 
 
-def chosen(
-    probabilities: list[float], uniforms: list[float], *, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0
-) -> list[int]:
+def chosen(probabilities: list[float], uniforms: list[float], *, top_p: float = 1.0) -> list[int]:
     probability_BV = torch.tensor(probabilities, dtype=torch.float64).expand(len(uniforms), -1)
-    limits = SamplingLimits(1.0, top_p, 8, top_k=top_k, min_p=min_p)
-    return choose(filtered(probability_BV, limits), torch.tensor(uniforms, dtype=torch.float64)).tolist()
+    return choose(nucleus(probability_BV, top_p), torch.tensor(uniforms, dtype=torch.float64)).tolist()
 
 
 def test_choice_inverts_the_cumulative_distribution() -> None:
@@ -277,34 +274,6 @@ def test_nucleus_is_the_smallest_set_that_holds_top_p() -> None:
     assert set(chosen(probabilities, grid, top_p=0.75)) == {1, 2, 3}
     assert set(chosen(probabilities, grid, top_p=1e-9)) == {1}
     assert Counter(chosen(probabilities, grid, top_p=0.65)) == {1: 58, 3: 42}  # 4/7 and 3/7
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_filters_leave_the_tokens_that_those_of_transformers_leave(seed: int) -> None:
-    """Theirs, in our order, on random distributions over 200 tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    logit_BV = 3 * torch.randn(8, 200, generator=generator, dtype=torch.float64)
-    for min_p, top_k, top_p in ((0.05, 0, 1.0), (0.0, 20, 1.0), (0.0, 0, 0.8), (0.02, 30, 0.9)):
-        expected_BV = logit_BV
-        filters = [MinPLogitsWarper(min_p)] if min_p else []
-        filters += [TopKLogitsWarper(top_k)] if top_k else []
-        filters += [TopPLogitsWarper(top_p)] if top_p < 1 else []
-        for each in filters:
-            expected_BV = each(None, expected_BV)
-        limits = SamplingLimits(1.0, top_p, 8, top_k=top_k, min_p=min_p)
-        found_BV = filtered(logit_BV.softmax(dim=1), limits)
-        assert torch.equal(found_BV > 0, expected_BV.isfinite())
-        found_BV = found_BV / found_BV.sum(dim=1, keepdim=True)
-        torch.testing.assert_close(found_BV, expected_BV.softmax(dim=1))
-
-
-def test_top_p_is_a_share_of_what_min_p_and_top_k_leave() -> None:
-    probabilities = [0.1, 0.4, 0.2, 0.3]
-    grid = [n / 100 for n in range(100)]
-    assert set(chosen(probabilities, grid, top_p=0.55)) == {1, 3}
-    assert set(chosen(probabilities, grid, top_p=0.55, top_k=2)) == {1}, "0.4 of 0.7"
-    assert set(chosen(probabilities, grid, top_p=0.55, min_p=0.6)) == {1}
-    assert set(chosen(probabilities, grid, top_p=0.8, top_k=3, min_p=0.6)) == {1, 3}, "min_p leaves two"
 
 
 @pytest.mark.parametrize(("size", "block"), [(1000, 128), (1024, 128), (1000, 7)])
@@ -355,9 +324,9 @@ def test_requests_own_limit_and_further_stops_cut_the_same_response_sooner(famil
 
 
 @pytest.mark.parametrize("size", [30, 128, 300])
-@pytest.mark.parametrize("fields", [{}, {"top_p": 0.9}, {"top_p": 0.9, "top_k": 5, "min_p": 0.1}])
-def test_probabilities_that_are_no_numbers_still_give_a_token(size: int, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_probabilities_that_are_no_numbers_still_give_a_token(size: int, top_p: float) -> None:
     """Training that diverged is reported by the learner; the sampler must not fail before."""
-    probability_BV = filtered(torch.full((2, size), torch.nan), replace(LIMITS, **fields))
+    probability_BV = nucleus(torch.full((2, size), torch.nan), top_p)
     token_B = choose(probability_BV, torch.tensor([0.0, 0.7], dtype=torch.float64))
     assert ((token_B >= 0) & (token_B < size)).all()

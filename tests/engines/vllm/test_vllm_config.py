@@ -24,7 +24,7 @@ from hacpo_core.records import SamplingLimits
 from tests.engines.small import small_model
 
 VLLM = "engine.sampler=vllm"
-ON_TWO_GPUS = ("engine.device=cuda", "engine.vllm.process=own", "engine.vllm.tensor_parallel_size=2")
+ON_TWO_GPUS = ("engine.device=cuda", "engine.vllm.tensor_parallel_size=2")
 
 
 def new_sampler(folder: Path, engine: EngineConfig, model: PreTrainedModel | None = None) -> VllmSampler:
@@ -38,12 +38,8 @@ def test_bad_field_is_one_sentence_that_names_it() -> None:
         (["engine.sampler=sglang"], "engine.sampler: got 'sglang', expected one of transformers, vllm"),
         (["engine.vllm.memory_share=0.5"], "engine.vllm.memory_share cannot take effect: engine.sampler is transf"),
         ([VLLM, "engine.vllm.memory_share=1.5"], r"engine.vllm.memory_share: got 1.5, expected .*\(0, 1\]"),
-        ([VLLM, "engine.vllm.tensor_parallel_size=2"], "got 2 in one process; set engine.vllm.process=own"),
         ([VLLM, *two_on_one], "got 2 with placement.colocated=true, where each rank gets a share"),
-        ([VLLM, "engine.device=cuda"], "sleeps: got true, but only one engine per process can sleep and 2"),
         ([VLLM, "rollout.top_p=0.9", "rollout.temperature=0.6"], "rollout.top_p: got 0.9 with .* 0.6, for which vLLM"),
-        ([VLLM, "rollout.top_k=20", "rollout.temperature=0.6"], "rollout.top_k: got 20 with rollout.temperature 0.6"),
-        ([VLLM, "rollout.min_p=0.1", "rollout.temperature=0.6"], "rollout.min_p: got 0.1 with rollout.temperature 0.6"),
     ):
         with pytest.raises(ConfigError, match=message):
             compose("tiny", "hacpo", overrides=words)
@@ -54,7 +50,7 @@ def test_id_depends_on_the_sampler_and_not_on_its_memory_or_place() -> None:
     def name(*overrides: str) -> str:
         return experiment_id(compose("tiny", "hacpo", overrides=overrides), {})
 
-    same = [(), ("engine.vllm.memory_share=0.2",), ("engine.vllm.kv_cache_gb=1",), ("engine.vllm.process=own",)]
+    same = [(), ("engine.vllm.memory_share=0.2",), ("engine.vllm.kv_cache_gb=1",)]
     assert len({name(VLLM, *overrides) for overrides in same}) == 1
     assert len({name(), name(VLLM), name(VLLM, "engine.vllm.enforce_eager=true")}) == 3
 
@@ -94,7 +90,7 @@ def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
         return FailingEngine()
 
     monkeypatch.setattr(vllm_sampler, "start_engine", start)
-    vllm = VllmConfig(process="own", tensor_parallel_size=size)
+    vllm = VllmConfig(tensor_parallel_size=size)
     new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=vllm)).close()
     assert given["tensor_parallel_size"] == size
     assert given.get("distributed_executor_backend") == executor
@@ -109,7 +105,7 @@ def test_engine_is_told_that_embeddings_of_a_wrong_configuration_are_not_tied(
     (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}', encoding="utf-8")
     model = small_model()
     model.config.tie_word_embeddings = is_tied
-    new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")), model).close()
+    new_sampler(tmp_path, EngineConfig(sampler="vllm"), model).close()
     assert given.get("hf_overrides") == overrides
 
 
@@ -119,7 +115,7 @@ def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(
     asked: list[int] = []
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=lambda **o: asked.append(o["seed"])))
     monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: FailingEngine())
-    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
+    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm"))
     requests = [SampleRequest((1, 2), seed=seed) for seed in (0, 2**63 - 1, 2**63 + 5, 2**64 - 1)]
     with pytest.raises(EngineError, match="sampling failed"):
         sampler.sample(requests, SamplingLimits(1.0, 1.0, 4))
@@ -132,20 +128,19 @@ def test_narrowing_is_passed_on_unless_the_likeliest_token_is_taken(
     asked: list[dict[str, Any]] = []
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=lambda **o: asked.append(o)))
     monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: FailingEngine())
-    names = ("top_p", "top_k", "min_p")
-    for is_greedy, expected in ((False, (0.9, 20, 0.05)), (True, (1.0, 0, 0.0))):
-        sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
-        limits = SamplingLimits(1.0, 0.9, 4, is_greedy, top_k=20, min_p=0.05)
+    for is_greedy, expected in ((False, 0.9), (True, 1.0)):
+        sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm"))
+        limits = SamplingLimits(1.0, 0.9, 4, is_greedy)
         with pytest.raises(EngineError, match="sampling failed"):
             sampler.sample([SampleRequest((1, 2), seed=0)], limits)
-        assert tuple(asked[-1][name] for name in names) == expected
+        assert asked[-1]["top_p"] == expected
         assert sampler.reports_policy(limits) is is_greedy, "the engine was started for a policy without narrowing"
 
 
 def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
     monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: FailingEngine())
-    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=VllmConfig(process="own")))
+    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm"))
     with pytest.raises(EngineError, match="vLLM: sampling failed: CUDA error: an illegal address was met"):
         sampler.sample([SampleRequest((1, 2), seed=0)], SamplingLimits(1.0, 1.0, 4))
     with pytest.raises(EngineError, match="has stopped: .*CUDA error.*; resume the experiment"):

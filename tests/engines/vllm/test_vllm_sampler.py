@@ -30,7 +30,8 @@ from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import EngineConfig, LoraConfig, OptimizerConfig, RolloutConfig, TinyModelConfig, VllmConfig
 from hacpo_core.engines.learning.torch_learner import TorchLearner
-from hacpo_core.engines.models.lora import add_adapters
+from hacpo_core.engines.models.lora import add_adapters, merged_parts
+from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm import sampler as vllm_sampler
@@ -297,7 +298,6 @@ def test_nucleus_at_temperature_1_reports_the_policy_and_other_limits_report_not
     [
         (VllmConfig(kv_cache_gb=1e4, enforce_eager=True), 80, "vLLM: the engine did not start: .*engine.vllm.kv_cache"),
         (VllmConfig(memory_share=1.0, enforce_eager=True), 80, "vLLM: the engine did not start: .*engine.vllm.memory"),
-        (VllmConfig("own", kv_cache_gb=1e4, enforce_eager=True), 80, "vLLM: the engine did not start: .*kv_cache_gb"),
         (VLLM, 4 * MAX_TOKENS, "vLLM: the engine did not start: .*lower rollout.max_prompt_tokens"),
     ],
 )
@@ -316,8 +316,7 @@ def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(
 ) -> None:
     before = set(psutil.Process().children(recursive=True))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    vllm = VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True)
-    sampler = sampler_of(model_of("qwen3"), tmp_path, vllm=vllm)
+    sampler = sampler_of(model_of("qwen3"), tmp_path)
     try:
         assert set(psutil.Process().children(recursive=True)) - before
         assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
@@ -335,11 +334,9 @@ def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed here; make test-vllm")
-@pytest.mark.parametrize("process", ["shared", "own"])
-def test_adapters_are_handed_over_merged_and_the_base_stays_as_it_was(process: str, tmp_path: Path) -> None:
+def test_adapters_are_handed_over_merged_and_the_base_stays_as_it_was(tmp_path: Path) -> None:
     model = model_of("qwen3")
-    vllm = VllmConfig(process, kv_cache_gb=0.25, enforce_eager=True)
-    sampler = sampler_of(model, tmp_path, vllm=vllm)
+    sampler = sampler_of(model, tmp_path)
     try:
         add_adapters(model, LoraConfig(rank=4), seed_parts=(0,))
         sampler.synchronise(1, nothing)
@@ -379,7 +376,7 @@ def test_head_of_a_bf16_model_multiplies_in_the_dtype_that_is_asked_for(
         sampler.close()
 
 
-ON_TWO = VllmConfig("own", kv_cache_gb=0.25, enforce_eager=True, tensor_parallel_size=2)
+ON_TWO = VllmConfig(kv_cache_gb=0.25, enforce_eager=True, tensor_parallel_size=2)
 needs_two_processors = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor cannot hold two ranks")
 
 
@@ -481,11 +478,10 @@ def test_hand_over_of_wrong_weights_stops_the_run(
     before = psutil.Process().children(recursive=True)
     planned = small_plan("hacpo", *SAMPLED_BY_VLLM)
 
-    def copy_too_large(sampler: VllmSampler) -> None:
-        weights = ((name, 1.1 * parameter.detach()) for name, parameter in sampler.model.named_parameters())
-        sampler.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+    def too_large(*arguments: Any) -> Iterator[TensorPart]:
+        return (replace(part, read=lambda part=part: 1.1 * part.read()) for part in merged_parts(*arguments))
 
-    monkeypatch.setattr(VllmSampler, "copy_weights", copy_too_large)
+    monkeypatch.setattr(vllm_sampler, "merged_parts", too_large)
     message = r"agent qwen: after the transfer of weights version 0, .* vllm and the learner differ by .* nats"
     with pytest.raises(EngineError, match=message):
         run_experiment(planned, DirectRunner())

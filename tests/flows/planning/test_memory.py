@@ -224,6 +224,5 @@ def test_gpu_that_is_here_counts_where_it_has_less_than_is_configured(
 
 def test_each_process_of_an_agent_has_a_context() -> None:
     one = ("engine.learner=torch",)
-    assert always(*one, "engine.vllm.sleeps=false", "engine.vllm.process=shared", hardware="one_gpu_vllm") == 1.5
     assert always(*one, hardware="one_gpu_vllm") == 2.0
     assert always(*one, "placement.kind=ray", hardware="one_gpu_vllm") == 2.5

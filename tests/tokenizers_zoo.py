@@ -8,18 +8,15 @@ Each has a chat template, BOS, EOS, PAD and one more special token of its own:
 - word_piece: words, `##` continuations and UNK; its special tokens are words of the model's own vocabulary.
 - metaspace: Unigram with byte fallback that puts a space before the first word; `</s>` is a piece of the model;
   both its template and the tokenizer write BOS.
-- slow_character: characters again, in pure Python, without a backend of the tokenizers library.
 """
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Iterable
-from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 CORPUS = (
     "The answer is \\boxed{42}. Let x = 3 and y = 4, then x + y = 7 and x * y = 12.",
@@ -147,57 +144,11 @@ def decoded(tokenizer: PreTrainedTokenizerBase, token_ids: Iterable[int]) -> str
     return str(tokenizer.decode(list(token_ids), clean_up_tokenization_spaces=False))
 
 
-class _SlowCharacterTokenizer(PreTrainedTokenizer):
-    def __init__(self, characters: str, **options: object) -> None:
-        self._ids: dict[str, int] = {
-            piece: row for row, piece in enumerate(["<unk>", "<s>", "</s>", "<pad>", "<turn>", *characters])
-        }
-        self._pieces: list[str] = list(self._ids)
-        super().__init__(characters=characters, **options)  # type: ignore[no-untyped-call]
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
-
-    def get_vocab(self) -> dict[str, int]:
-        return {**self._ids, **self.added_tokens_encoder}
-
-    def _tokenize(self, text: str, **options: object) -> list[str]:
-        return list(text)
-
-    def _convert_token_to_id(self, token: str) -> int:
-        return self._ids.get(token, 0)
-
-    def _convert_id_to_token(self, index: int) -> str:
-        return self._pieces[index]
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        return "".join(tokens)
-
-    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
-        path = Path(save_directory) / f"{filename_prefix or ''}vocab.json"
-        path.write_text(json.dumps(self._ids))
-        return (str(path),)
-
-
-def slow_character(characters: str = _ASCII) -> PreTrainedTokenizer:
-    return _SlowCharacterTokenizer(
-        characters,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        extra_special_tokens=["<turn>"],
-        chat_template=_CHARACTER_TEMPLATE,
-    )
-
-
 MAKERS = {
     "character": character,
     "byte_level": byte_level,
     "word_piece": word_piece,
     "metaspace": metaspace,
-    "slow": slow_character,
 }
 TOKENIZERS = {name: make() for name, make in MAKERS.items()}
 """that no test may change"""

@@ -72,14 +72,6 @@ class WarmUpConfig:
     )
     problem_field: str = setting("problem", "column of the problem's text")
     solution_field: str = setting("solution", "column of the worked solution, the target text")
-    solution_form: str = setting(
-        "whole",
-        "what of that column is the target text",
-        choices={
-            "whole": "all of it",
-            "hashes": "GSM8K's form: without <<...>>, and with \\boxed{} around the answer after the last ####",
-        },
-    )
     num_demonstrations: int = setting(
         16000, "demonstrations of arithmetic, each with misconceptions of its own", at_least=1
     )
@@ -88,7 +80,7 @@ class WarmUpConfig:
         "probabilities that a demonstration ignores parentheses, drops the minus sign of results, or forgets the last "
         "operand",
     )
-    template: str = setting(TEMPLATE, "user message; {problem} is replaced by the problem's text")
+    template: str = setting(TEMPLATE, "user message; {problem} is replaced by the problem's text", contains="{problem}")
     system: str | None = setting(None, "system message; null: none")
     num_steps: int = setting(200, "optimizer steps", unit="steps", at_least=1)
     batch_size: int = setting(32, "examples per step", at_least=1)

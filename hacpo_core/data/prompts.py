@@ -98,7 +98,7 @@ def render_prompts(
 
     Raises:
         ModelError: there is no chat template, it rejects the messages, or its output is empty.
-        DataError: there are no messages, or a message spells a control token and the tokenizer is not a fast one.
+        DataError: there are no messages.
     """
     if not all(prompts):
         raise DataError("a prompt has no messages: got 0, expected at least 1; check the problem's `messages`")
@@ -246,12 +246,6 @@ def _encode_masked(
 
     The template's own control tokens are renamed so that no text can spell them; the messages' text stays as it is.
     """
-    if not tokenizer.is_fast:
-        path = _path_of(tokenizer)
-        raise DataError(
-            f"a prompt spells a control token of {path}, whose slow tokenizer cannot encode it as plain text; "
-            "leave the problem out or add a tokenizer.json to the model folder"
-        )
     ids = special_token_ids(tokenizer)
     spelled = re.compile("|".join(re.escape(token) for token in sorted(ids, key=len, reverse=True)))
     masked_texts: list[str] = []

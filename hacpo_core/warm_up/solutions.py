@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +19,6 @@ from hacpo_core.seeds import generator
 
 if TYPE_CHECKING:  # see hacpo_core.data.prompts
     from transformers import PreTrainedTokenizerBase
-
-_CALCULATION = re.compile(r"<<.*?>>")
-_FINAL_ANSWER = re.compile(r"(?:\A|\n)####[ \t]*(\S.*?)\s*\Z")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +55,7 @@ def read_solutions(field: str, config: WarmUpConfig, directory: str | None) -> l
     """All problems with their solutions, the template filled in; arguments as for `solutions_file`.
 
     Raises:
-        DataError: the file or a column is missing, a text is empty, a solution lacks the form's marks, or there is no
-            row.
+        DataError: the file or a column is missing, a text is empty, or there is no row.
     """
     if config.source == "file":
         texts = _texts_of_file(field, config, directory)
@@ -79,33 +72,7 @@ def _texts_of_file(field: str, config: WarmUpConfig, directory: str | None) -> l
     rows = list(read_rows(path))
     if not rows:
         raise DataError(f"{field}.file: {path} has no rows, expected one JSON object per line; fix the file")
-    texts = [(row.text(config.problem_field), row.text(config.solution_field)) for row in rows]
-    num_marked = sum(_FINAL_ANSWER.search(text) is not None for _, text in texts)
-    if config.solution_form == "whole":
-        if num_marked > len(texts) / 2:
-            message = "%s: %d of %d solutions end in GSM8K's ####, which is trained on; set solution_form=hashes"
-            _log.warning(message, field, num_marked, len(texts))
-        return texts
-    if num_marked < len(texts):
-        row = next(row for row, (_, text) in zip(rows, texts, strict=True) if not _FINAL_ANSWER.search(text))
-        raise DataError(
-            f"{row.place}: field {config.solution_field!r} has no line that begins with #### at its end "
-            f"({field}.solution_form is hashes); fix the row, or set solution_form=whole"
-        )
-    return [(problem, without_hashes(text)) for problem, text in texts]
-
-
-def without_hashes(text: str) -> str:
-    r"""A solution in GSM8K's form as a model should write it.
-
-    >>> without_hashes("2+3=<<2+3=5>>5 eggs\n#### 1,005")
-    '2+3=5 eggs\nThe answer is \\boxed{1005}.'
-    """
-    text_without_calculations = _CALCULATION.sub("", text)
-    boxed_text = _FINAL_ANSWER.sub(
-        lambda end: f"\nThe answer is \\boxed{{{end.group(1).replace(',', '')}}}.", text_without_calculations
-    )
-    return boxed_text.removeprefix("\n")
+    return [(row.text(config.problem_field), row.text(config.solution_field)) for row in rows]
 
 
 def _demonstrations(config: WarmUpConfig) -> list[tuple[str, str]]:

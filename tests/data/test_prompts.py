@@ -17,11 +17,11 @@ from hacpo_core.data.prompts import (
     turn_end_id,
 )
 from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids
-from hacpo_core.errors import ConfigError, DataError, ModelError
+from hacpo_core.errors import ConfigError, ModelError
 from hacpo_core.records import Message
 from tests import tokenizers_zoo as zoo
 
-CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE, SLOW = zoo.TOKENIZERS.values()
+CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE = zoo.TOKENIZERS.values()
 FAST = [CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE]
 SPELLINGS = sorted({token for tokenizer in FAST for token in special_token_ids(tokenizer)})
 
@@ -127,11 +127,6 @@ def test_text_beside_a_spelled_token_keeps_its_tokens() -> None:
     assert tokens[:4] == ["<s>", "[INST]", "▁The", "▁answer"]
     assert tokens[4:9] == ["▁", "<", "/", "s", ">"]
     assert tokens[9:11] == ["▁the", "▁answer"]
-
-
-def test_slow_tokenizer_refuses_a_problem_that_spells_its_control_token() -> None:
-    with pytest.raises(DataError, match="spells a control token"):
-        render_prompt(SLOW, user("What does </s> mean?"))
 
 
 # The token with which a turn ends.

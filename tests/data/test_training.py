@@ -236,7 +236,7 @@ def test_training_data_that_cannot_be_is_one_clear_error() -> None:
         ("data.train=[]", r"data.train: got none, expected at least one training set"),
         ("data.train=[absent]", r"train_set: got 'absent', expected one of arithmetic, gsm8k, math, word_prob"),
         ("data.sets.math.template=x", r"data.sets.math.template cannot take effect: math is not in data.train"),
-        ("data.sets.arithmetic.template=x", r"data.sets.arithmetic.template: got 'x'; write \{problem\}"),
+        ("data.sets.arithmetic.template=x", r"data.sets.arithmetic.template: got 'x', expected a text with \{problem"),
         ("data.train=[arithmetic,math] data.sets.math.share=0.001", r"math.share: got 0.001, which is less than one"),
         ("evaluate.during=[development]", r"development.kind: got development with data.development_share=0"),
     ):

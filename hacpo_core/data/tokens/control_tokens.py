@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
@@ -28,11 +26,9 @@ def tokenizers_match(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> 
     """
     if a is b:
         return True
-    if a.is_fast != b.is_fast or a.chat_template != b.chat_template:
+    if a.chat_template != b.chat_template or a.special_tokens_map != b.special_tokens_map:
         return False
-    if a.special_tokens_map != b.special_tokens_map or special_token_ids(a) != special_token_ids(b):
-        return False
-    return _backend_state(a) == _backend_state(b) if a.is_fast else _slow_content(a) == _slow_content(b)
+    return special_token_ids(a) == special_token_ids(b) and _backend_state(a) == _backend_state(b)
 
 
 _MARK = re.compile(r"<.+>|\[.+\]", re.DOTALL)
@@ -142,15 +138,3 @@ def _backend_state(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     # These are settings of the last call, not properties of the tokenizer.
     state["truncation"] = state["padding"] = None
     return state
-
-
-def _slow_content(tokenizer: PreTrainedTokenizerBase) -> tuple[object, ...]:
-    options = {
-        name: value
-        for name, value in tokenizer.init_kwargs.items()
-        if name != "name_or_path" and not name.endswith("_file")
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_vocabulary(folder)
-        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    return type(tokenizer), tokenizer.get_vocab(), options, files

@@ -91,7 +91,7 @@ class Retokenizer:
         self._source, self._target = source, target
         self._suffix = [] if end_id is None else [int(end_id)]
         self._control_ids = control_ids(target)
-        self._backend = response_backend(target) if target.is_fast else None
+        self._backend = response_backend(target)
 
     def convert(self, responses: Responses) -> SharedResponses:
         """The responses in the target's tokens; each row is converted independently."""
@@ -157,11 +157,6 @@ class Retokenizer:
         return ids_of_texts
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        if not texts:
-            return []
-        if self._backend is None:
-            encoding = self._target(texts, add_special_tokens=False, split_special_tokens=True, truncation=False)
-            return [list(ids) for ids in encoding["input_ids"]]
         return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _decode(self, token_ids: list[int]) -> str:
@@ -175,11 +170,6 @@ def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]
 
 def encode_responses(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of texts as responses: without an end token, control tokens spelled out in a text as plain text."""
-    if not texts:
-        return []
-    if not tokenizer.is_fast:
-        encoding = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False)
-        return [list(ids) for ids in encoding["input_ids"]]
     encodings = response_backend(tokenizer).encode_batch_fast(list(texts), add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 

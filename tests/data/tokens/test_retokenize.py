@@ -26,7 +26,7 @@ from tests import tokenizers_zoo as zoo
 from tests.rollouts import Rollout, responses_of
 
 TOKENIZERS = zoo.TOKENIZERS
-CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE, SLOW = TOKENIZERS.values()
+CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE = TOKENIZERS.values()
 SPELLINGS = sorted({token for tokenizer in TOKENIZERS.values() for token in special_token_ids(tokenizer)})
 
 every_target = pytest.mark.parametrize("target", TOKENIZERS.values(), ids=TOKENIZERS.keys())
@@ -210,7 +210,7 @@ def test_any_bytes_that_a_source_samples_reach_every_target(data: bytes, finish_
     ids = zoo.ids_of(BYTE_LEVEL, *(alphabet[byte] for byte in data))
     text = decode_response(BYTE_LEVEL, ids)
     assert text == data.decode("utf-8", "replace")
-    for target in (CHARACTER, WORD_PIECE, METASPACE, SLOW):
+    for target in (CHARACTER, WORD_PIECE, METASPACE):
         shared = retokenizer(target, source=BYTE_LEVEL).one(rollout(text, token_ids=ids, finish_reason=finish_reason))
         assert (shared.token_ids == ()) == (shared.status == "empty")
         assert not set(shared.token_ids) & control_ids(target) - {target.eos_token_id}
@@ -393,7 +393,5 @@ def test_whatever_changes_ids_or_prompts_parts_two_tokenizers() -> None:
     eos.eos_token = "<|endoftext|>"
     token.add_tokens(["</think>"])
     spaced.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    for other in (template, eos, token, spaced, CHARACTER, WORD_PIECE, METASPACE, SLOW):
+    for other in (template, eos, token, spaced, CHARACTER, WORD_PIECE, METASPACE):
         assert not tokenizers_match(other, BYTE_LEVEL)
-    assert not tokenizers_match(SLOW, zoo.slow_character("abc"))
-    assert tokenizers_match(SLOW, zoo.slow_character())

@@ -26,7 +26,6 @@ ZOO: dict[str, tuple[Callable[[], PreTrainedTokenizerBase], str]] = {
     "metaspace": (zoo.metaspace, "\n\n"),
     # These two cannot write a line.
     "word_piece": (zoo.word_piece, "."),
-    "slow_character": (zoo.slow_character, "; "),
 }
 
 

@@ -8,16 +8,13 @@ from dataclasses import replace
 
 from flows.planning.host_memory import host_gib, machine_gib
 from flows.planning.memory import (
-    AgentMemory,
     ModelShape,
     gpu_gib,
     memory_of_agents,
     peak_gib,
-    shares_gpu,
     used_gib,
 )
 from hacpo_core.config import AUTO, ExperimentConfig
-from hacpo_core.config.samplers import sampler_of
 from hacpo_core.errors import CapacityError, ConfigError
 
 MARGIN_GIB = 3.0
@@ -95,27 +92,21 @@ def _with_share(config: ExperimentConfig, share: float | str) -> ExperimentConfi
 def max_memory_share(config: ExperimentConfig, shapes: Mapping[str, ModelShape], *, gpu_gib: float) -> float:
     """Largest share of a GPU that each engine can take, in hundredths.
 
-        share = (gpu - margin - h) / (n gpu),   at most MAX_SHARE, at least weights and one response
+        share = (gpu - margin - h) / gpu,   at most MAX_SHARE, at least weights and one response
 
-    h is all else on the fullest GPU while engines are awake, and n how many are: if engines sleep, one, while its agent
-    samples; else the engines of all agents of the GPU, also during updates.
+    h is all else on the fullest GPU while an agent samples; other engines of the GPU sleep then.
 
     Args:
         config: the experiment's, with the numbers of ranks.
         shapes: of its agents' models; a model without one counts as nothing.
         gpu_gib: memory of one GPU in GiB.
     """
-    config, sleeps = _with_share(config, AUTO), sampler_of(config.engine).can_sleep(config.engine)
+    config = _with_share(config, AUTO)
     memory = memory_of_agents(config, _shapes_of_all(config, shapes), gpu_gib=gpu_gib)
     min_share = max(agent.sampler for agent in memory.values()) / gpu_gib
     memory_without_sampler = {k: replace(agent, sampler=0.0) for k, agent in memory.items()}
-
-    def busy(agent: AgentMemory) -> float:
-        return agent.sampling if sleeps else max(agent.sampling, agent.updating)
-
-    num_awake = len(memory) if shares_gpu(config) and not sleeps else 1
-    used = max(used_gib(config, memory_without_sampler, busy).values())
-    share = (gpu_gib - MARGIN_GIB - used) / (num_awake * gpu_gib)
+    used = max(used_gib(config, memory_without_sampler, lambda agent: agent.sampling).values())
+    share = (gpu_gib - MARGIN_GIB - used) / gpu_gib
     return max(math.floor(100 * min(share, MAX_SHARE)), math.ceil(100 * min_share)) / 100
 
 
@@ -136,8 +127,8 @@ def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> No
     if machine is not None and host > machine:
         raise CapacityError(
             f"engine: agents of {billions} billion parameters need at least {host:.0f} GiB of host memory, but the "
-            f"machine has {machine:.0f}; offload less (engine.deepspeed.offload_optimizer, engine.offloads), or use "
-            "other hardware (docs/scaling.md)"
+            f"machine has {machine:.0f}; offload less (engine.deepspeed.offload_optimizer), or use other "
+            "hardware (docs/scaling.md)"
         )
     room = gpu_gib(config)
     if room is None or not shapes:

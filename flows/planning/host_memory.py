@@ -20,8 +20,6 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     Bytes per weight of an agent whose R ranks share the machine:
 
         20      with engine.deepspeed.offload_optimizer: masters 4, moments 8, gradients 4 + 2, weights 2
-        14, 12  with engine.offloads, in bfloat16 and float32: masters, moments and weights
-        dtype   with engine.deepspeed.offload_parameters
         R dtype while the agent is loaded: every rank reads the whole model; agents are loaded one after another
         dtype   while it works: the copy that is passed to a sampler's own processes, or the merged weights of a
                 checkpoint with adapters
@@ -42,11 +40,8 @@ def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> floa
     for agent, shape in shapes.items():
         total, trained = shape.num_parameters, num_trained(config, shape)
         agent_bytes = 0.0
-        if is_deepspeed:
-            agent_bytes += 20 * trained if engine.deepspeed.offload_optimizer else 0.0
-            agent_bytes += width * total if engine.deepspeed.offload_parameters else 0.0
-        elif engine.offloads:
-            agent_bytes += (12 if width == 2 else 8) * trained + width * total
+        if is_deepspeed and engine.deepspeed.offload_optimizer:
+            agent_bytes = 20.0 * trained
         loading = num_ranks(config, agent) * width * total
         peak_bytes.append(held_bytes + max(agent_bytes, loading))
         working_bytes.append(width * total if copies else 0.0)

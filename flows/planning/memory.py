@@ -111,30 +111,22 @@ class AgentMemory:
     sampler: float
     asleep: float
     always: float
-    offloads: bool
-    sampler_sleeps: bool
-
-    @property
-    def idle_sampler(self) -> float:
-        """Memory of the sampler while the agent does not sample."""
-        return self.asleep if self.sampler_sleeps else self.sampler
 
     @property
     def updating(self) -> float:
         """Memory during the agent's updates."""
         learner = self.weights + self.reference + self.gradients + self.optimizer + self.activations
-        return learner + self.idle_sampler + self.always
+        return learner + self.asleep + self.always
 
     @property
     def sampling(self) -> float:
         """Memory while the agent samples."""
-        return self.weights + self.reference + self.sampler + self.always + (0.0 if self.offloads else self.optimizer)
+        return self.weights + self.reference + self.sampler + self.always + self.optimizer
 
     @property
     def resting(self) -> float:
         """Memory while another agent uses the GPU."""
-        learner = 0.0 if self.offloads else self.weights + self.reference + self.optimizer
-        return learner + self.idle_sampler + self.always
+        return self.weights + self.reference + self.optimizer + self.asleep + self.always
 
 
 def agent_memory(
@@ -179,8 +171,6 @@ def agent_memory(
         sampler=sampler / GIB,
         asleep=kind.asleep_gib if engine.device != "cpu" else 0.0,
         always=_always_bytes(config, shape, width) / GIB,
-        offloads=engine.offloads,
-        sampler_sleeps=kind.can_sleep(engine),
     )
 
 
@@ -202,7 +192,7 @@ def _learner_bytes(config: ExperimentConfig, shape: ModelShape, ranks: int) -> _
     is_bf16, is_deepspeed = width == 2, engine.learner == "deepspeed"
     stage = engine.deepspeed.stage if is_deepspeed else 0
     total, trained = shape.num_parameters, num_trained(config, shape)
-    weights = 0.0 if is_deepspeed and engine.deepspeed.offload_parameters else width * total / _ranks(3, stage, ranks)
+    weights = width * total / _ranks(3, stage, ranks)
     if stage == 3:  # whole copy for sampling and saving
         weights += width * total
     # With torch, sums in fp32 are the copy for the step.

@@ -2,7 +2,6 @@
 
 from hacpo_core.config.agents import AgentConfig, TeamConfig, TinyModelConfig, WarmUpConfig
 from hacpo_core.config.engine import (
-    ALL_LINEAR,
     AUTO,
     DeepspeedConfig,
     EngineConfig,
@@ -38,7 +37,6 @@ from hacpo_core.config.schema import (
 )
 
 __all__ = [
-    "ALL_LINEAR",
     "AUTO",
     "PARTS",
     "AgentConfig",

@@ -112,15 +112,9 @@ def _warm_up_problems(warm_up: WarmUpConfig, field: str) -> Iterator[str]:
             f"{field}.file: got none; set it to a JSONL or Parquet file in the data folder, or set source to an "
             "embedded task"
         )
-    yield from _template_problems(f"{field}.template", warm_up.template)
     shares = warm_up.misconceptions
     if len(shares) != 3 or any(not 0 <= share <= 1 for share in shares):
         yield f"{field}.misconceptions: got {list(shares)}, expected three probabilities in [0, 1]"
-
-
-def _template_problems(field: str, template: str) -> Iterator[str]:
-    if "{problem}" not in template:
-        yield f"{field}: got {template!r}; write {{problem}} where the problem goes"
 
 
 def _fit_problems(config: ExperimentConfig) -> Iterator[str]:
@@ -149,7 +143,6 @@ def _train_set_problems(config: ExperimentConfig) -> Iterator[str]:
     for name, problems in data.sets.items():
         yield from _name_problems("data.sets", name, "set")
         yield from _file_problems(f"data.sets.{name}", problems.kind, problems.file or problems.hub.name)
-        yield from _template_problems(f"data.sets.{name}.template", problems.template)
     for name, count in train_set_counts(config).items():
         if count == 0:
             yield (
@@ -169,7 +162,6 @@ def _benchmark_problems(config: ExperimentConfig) -> Iterator[str]:
         field = f"evaluate.benchmarks.{name}"
         yield from _name_problems("evaluate.benchmarks", name, "set")
         yield from _file_problems(field, benchmark.kind, benchmark.file or benchmark.hub.name)
-        yield from _template_problems(f"{field}.template", benchmark.template)
         if benchmark.kind == "development" and config.data.development_share == 0:
             yield f"{field}.kind: got development with data.development_share=0, which holds out nothing; set a share"
         if benchmark.temperature == 0 and benchmark.num_samples > 1:

@@ -15,14 +15,12 @@ START_LIMIT_S = 1800.0
 compiles kernels for many minutes"""
 RANKS_LIMIT_S = 3600.0
 """longest time that an agent's ranks wait for each other, such as while one still loads or samples"""
-ALL_LINEAR = "all-linear"
-"""value of engine.lora.targets: every linear layer except the output embedding"""
 
 
 @dataclass(frozen=True)
 class VllmConfig:
     """vLLM's offline engine, one per agent, in processes of its own. `rollout.batch_size` is its number of concurrent
-    responses. Weights are passed as a safetensors file in shared memory, one per machine.
+    responses. On a GPU it sleeps between rollouts. Weights are passed as a file in shared memory, one per machine.
     """
 
     memory_share: int | float | str = setting(
@@ -37,11 +35,6 @@ class VllmConfig:
     )
     tensor_parallel_size: int = setting(1, "devices of one agent's engine", at_least=1, at_most=1024)
     enforce_eager: bool = setting(False, "disable compilation and CUDA graphs: shorter start-up, slower sampling")
-    sleeps: bool = setting(
-        True,
-        "release GPU memory between rollouts, for the learner; on the CPU vLLM does not sleep",
-        identity=False,
-    )
     sync_tolerance: float = setting(
         1e-3,
         "largest mean difference between vLLM's and the learner's log-probabilities of 256 tokens after each weight "
@@ -54,15 +47,13 @@ class VllmConfig:
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters: alpha / rank * B A is added to a weight matrix; only A and B are trained."""
+    """Low-rank adapters: alpha / rank * B A is added to the weight of every linear layer but the output embedding.
+
+    Only A and B are trained.
+    """
 
     rank: int = setting(0, "rank of every adapter; 0: no adapters, all weights are trained", at_least=0, at_most=1e5)
     alpha: float = setting(32.0, "scale of the adapters", above=0, at_most=1e6, inert=when("engine.lora.rank", 0))
-    targets: list[str] = setting(
-        lambda: [ALL_LINEAR],
-        f"names of layers, such as q_proj; only {ALL_LINEAR}: every linear layer except the output embedding",
-        inert=when("engine.lora.rank", 0),
-    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,6 @@ class DeepspeedConfig:
         "keep optimizer states and master weights in host memory and update them there; stages 1-3",
         identity=False,
     )
-    offload_parameters: bool = setting(False, "keep the sharded weights in host memory; stage 3", identity=False)
 
 
 @dataclass(frozen=True)
@@ -172,12 +162,6 @@ class EngineConfig:
         "recompute activations in the backward pass to save memory: those of all decoder layers (true), or of this "
         "many; the gradient is the same, for all layers a quarter of an update's time is lost. auto: of as few as each "
         "agent's GPU has no room for, decided when the experiment is planned; with device=cuda only",
-        identity=False,
-    )
-    offloads: bool = setting(
-        False,
-        "keep optimizer states and master weights in host memory except during updates, and weights too while other "
-        "agents have their turn",
         identity=False,
     )
     deterministic: bool = setting(

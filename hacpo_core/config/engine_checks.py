@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hacpo_core.config.agents import MAX_LAYERS
 from hacpo_core.config.counts import num_gpus, num_ranks, sharing_agents
-from hacpo_core.config.engine import ALL_LINEAR, AUTO
+from hacpo_core.config.engine import AUTO
 from hacpo_core.config.samplers import sampler_of
 from hacpo_core.config.schema import ExperimentConfig
 
@@ -78,21 +78,15 @@ def _shared_rank_problems(config: ExperimentConfig, num_sharers: int) -> Iterato
 def _deepspeed_problems(config: ExperimentConfig) -> Iterator[str]:
     engine, deepspeed = config.engine, config.engine.deepspeed
     stage = f"engine.deepspeed.stage={deepspeed.stage}"
-    if engine.offloads:
-        yield "engine.offloads: got true with DeepSpeed; set engine.deepspeed.offload_optimizer=true instead"
     if deepspeed.offload_optimizer and deepspeed.stage == 0:
         yield f"engine.deepspeed.offload_optimizer: got true with {stage}, which cannot offload it; set stage 1, 2 or 3"
     if engine.grad_dtype == "float32" and engine.dtype != "float32" and deepspeed.stage == 0:
         yield f"engine.grad_dtype: got float32 with {stage}, which sums gradients in engine.dtype; set stage 1, 2 or 3"
     if engine.compile and deepspeed.stage == 3:
         yield f"engine.compile: got true with {stage}, whose hooks cannot be compiled; set false, or stage 0, 1 or 2"
-    if deepspeed.offload_parameters and deepspeed.stage != 3:
-        yield f"engine.deepspeed.offload_parameters: got true with {stage}, which keeps all weights; set stage 3"
 
 
 def _lora_problems(config: ExperimentConfig) -> Iterator[str]:
-    rank, targets = config.engine.lora.rank, list(config.engine.lora.targets)
-    if rank and (not targets or (ALL_LINEAR in targets and len(targets) > 1)):
-        yield f"engine.lora.targets: got {targets}, expected names of layers, or only {ALL_LINEAR}; set one of these"
+    rank = config.engine.lora.rank
     if rank and config.engine.learner == "deepspeed":
         yield f"engine.lora.rank: got {rank} with engine.learner=deepspeed; set engine.learner=torch"

@@ -73,7 +73,7 @@ class ProblemSetConfig:
     tolerance_field: str | None = setting(
         None, "column of the allowed absolute error, empty for exact answers; null: none"
     )
-    template: str = setting(TEMPLATE, "user message; {problem} is replaced by the problem's text")
+    template: str = setting(TEMPLATE, "user message; {problem} is replaced by the problem's text", contains="{problem}")
     system: str | None = setting(None, "system message; null: none")
 
 

@@ -38,10 +38,6 @@ class TransformersKind:
         """
         return engine.dtype == "float32"
 
-    def can_sleep(self, engine: EngineConfig) -> bool:
-        """Whether `rest` releases its device memory."""
-        return True
-
     def device_bytes(
         self, engine: EngineConfig, *, weights: float, response: float, num_responses: int, gpu: float
     ) -> float:
@@ -90,10 +86,6 @@ class VllmKind(TransformersKind):
     def samples_as_learner(self, engine: EngineConfig) -> bool:
         """Never: its kernels differ."""
         return False
-
-    def can_sleep(self, engine: EngineConfig) -> bool:
-        """With `sleeps`."""
-        return engine.vllm.sleeps
 
     def device_bytes(
         self, engine: EngineConfig, *, weights: float, response: float, num_responses: int, gpu: float

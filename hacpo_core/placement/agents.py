@@ -32,9 +32,8 @@ from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.data.tokens.retokenize import decode_response, strip_eos
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
-from hacpo_core.engines.learning.allocator import use_expandable_segments
+from hacpo_core.engines.learning.allocator import release_unused, use_expandable_segments
 from hacpo_core.engines.learning.learner import BaseLearner
-from hacpo_core.engines.learning.offload import release_unused
 from hacpo_core.engines.learning.outcomes import UpdateOutcome
 from hacpo_core.engines.learning.replay import UpdateTrace, this_setup
 from hacpo_core.engines.learning.torch_learner import TorchLearner
@@ -47,7 +46,7 @@ from hacpo_core.engines.models.loading import (
 )
 from hacpo_core.engines.models.lora import add_adapters, base_head
 from hacpo_core.engines.passes.scoring import ScoringHead
-from hacpo_core.engines.sampling.base import Sampler, SampleRequest
+from hacpo_core.engines.sampling.base import Sampled, Sampler, SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.errors import EngineError, ModelError, first_line
@@ -177,13 +176,8 @@ class Agent:
         release_unused(torch.device(self.config.engine.device))
 
     def rest(self) -> None:
-        """Release device memory for other agents until the next call.
-
-        The sampler sleeps if it can; with `engine.offloads`, the learner's tensors move to host memory.
-        """
+        """Release device memory for other agents until the next call."""
         self.sampler.rest()
-        if self.config.engine.offloads:
-            self.learner.offload(weights=True)
         self._release_unused()
 
     def close(self) -> None:
@@ -206,14 +200,8 @@ class Agent:
             responses in the order of the specs, without the training engine's log-probabilities; the log-probabilities
             of searched responses are nan.
         """
-        torch.set_num_threads(num_threads(self.config))
         problems = problems or distinct_problems(specs)
         self.tokens.render(problems)
-        if self.config.engine.offloads:
-            self.learner.onload(optimizer=False)
-            self.learner.offload()
-        self.learner.refresh_policy()
-        self._release_unused()
         requests = [
             SampleRequest(
                 self.tokens.prompt_ids(spec.problem),
@@ -221,17 +209,7 @@ class Agent:
             )
             for spec in specs
         ]
-        try:
-            # Each rank checks its own sampler, on prompts of all problems.
-            self.sampler.synchronise(
-                self.version, lambda: self.check_sampler([self.tokens.prompt_ids(p) for p in problems])
-            )
-            sampled = sample_specs(
-                specs, requests, self.sampler, reader_of=self.tokens.step_reader, eos_ids=self.tokens.eos_ids
-            )
-        except EngineError:
-            self.is_dirty = True  # the engine may have stopped, so that a retry needs a new one
-            raise
+        sampled = self._sampled(specs, requests, [self.tokens.prompt_ids(problem) for problem in problems])
         # Remove EOS by its id: generation_config may list an EOS that the tokenizer does not treat as special.
         content = [strip_eos(ids, self.tokens.eos_ids) for ids in sampled.token_ids]
         return Responses(
@@ -248,6 +226,22 @@ class Agent:
             text=tuple(decode_response(self.tokens.tokenizer, ids.tolist()) for ids in content),
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
         )
+
+    def _sampled(
+        self, specs: Sequence[SampleSpec], requests: Sequence[SampleRequest], prompts: Sequence[tuple[int, ...]]
+    ) -> Sampled:
+        """What the sampler returns with the current weights; each rank checks its own sampler on prompts of all."""
+        torch.set_num_threads(num_threads(self.config))
+        self.learner.refresh_policy()
+        self._release_unused()
+        try:
+            self.sampler.synchronise(self.version, lambda: self.check_sampler(prompts))
+            return sample_specs(
+                specs, requests, self.sampler, reader_of=self.tokens.step_reader, eos_ids=self.tokens.eos_ids
+            )
+        except EngineError:
+            self.is_dirty = True  # the engine may have stopped, so that a retry needs a new one
+            raise
 
     def score(self, responses: Responses) -> Ragged:
         """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""

@@ -50,7 +50,7 @@ BAD_FIELDS = {
     "placement.num_ranks=some": r"placement.num_ranks: got 'some', expected auto or a whole number in \[1,",
     "placement.num_ranks=auto": r"got auto with placement.kind=local and engine.learner=torch; set placement",
     "placement.total_ranks=8": r"placement.total_ranks cannot take effect: placement.num_ranks is 1",
-    "data.sets.arithmetic.template=solve": r"template: got 'solve'; write \{problem\} where the problem goes",
+    "data.sets.arithmetic.template=solve": r"template: got 'solve', expected a text with \{problem\}",
     "data.sets.arithmetic.system=${nobody}": r"data.sets.arithmetic.system: .*nobody.*fix the value",
 }
 

@@ -127,34 +127,18 @@ class DeepspeedLearner(BaseLearner):
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
             atexit.register(_leave_group)
-        self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
+        self._rank, self._num_ranks, self._is_policy_current = dist.get_rank(), dist.get_world_size(), True
         if self._stage == 3:
             self.policy = copy.deepcopy(model).requires_grad_(False)
-        self._is_policy_current = True
-        num_elements = sum(parameter.numel() for parameter in self.trainable.values())
         scorer = _Scorer(self.head)
         if self._stage == 3 and self.head.is_linear:
             for parameter in model.get_output_embeddings().parameters(recurse=False):
                 deepspeed.zero.register_external_parameter(scorer, parameter)
         # DeepSpeed makes an empty first step (bf16, stage 0); with a learning rate of 0, it changes no weight.
         self._adamw = adamw(list(self.trainable.values()), replace(optimizer, learning_rate=0.0))
-        os.environ["LOCAL_RANK"] = str(model.device.index or 0)  # DeepSpeed reads the device from it in each pass
-        all_ranks(None)  # wait for ranks that are still loading: DeepSpeed's own group times out after ten minutes
-        try:
-            self._deepspeed, *_ = deepspeed.initialize(
-                model=scorer,
-                optimizer=self._adamw,
-                config=zero_settings(engine, optimizer, num_elements=num_elements),
-                dist_init_required=False,
-            )
-        except Exception as error:  # DeepSpeed raises many types
-            message = " ".join(str(error).split()) or type(error).__name__
-            raise EngineError(
-                f"DeepSpeed: the engine did not start: {message[:400]}; if memory is short, raise "
-                "engine.deepspeed.stage or offload; `hacpo doctor` checks whether DeepSpeed works here"
-            ) from error
-        # DeepSpeed clones the world's group without its timeout; ranks wait there while one writes a large checkpoint.
-        _set_pg_timeout(timedelta(seconds=RANKS_LIMIT_S), deepspeed.utils.groups._get_data_parallel_group())
+        num_elements = sum(parameter.numel() for parameter in self.trainable.values())
+        settings = zero_settings(engine, optimizer, num_elements=num_elements)
+        self._deepspeed = _started(deepspeed, scorer, self._adamw, settings, device=model.device)
         self._adamw.state.clear()
         self._state = ZeroState(self.trainable, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
         self.head = _EngineHead(self._deepspeed, scorer)
@@ -176,24 +160,16 @@ class DeepspeedLearner(BaseLearner):
                     whole.copy_(parameter)
         self._is_policy_current = True
 
-    def offload(self, *, weights: bool = False) -> None:
-        """Do nothing: `engine.deepspeed` determines what is kept in host memory."""
-
-    def onload(self, *, optimizer: bool = True) -> None:
-        """Do nothing, as `offload`."""
-
     # --- a share of the rows ---
 
-    def _scored(
-        self, rows: TokenRows, read: Callable[[TokenScores], Tensor], *, temperature: float | None = None
-    ) -> Ragged:
-        """As `BaseLearner`, on every rank."""
+    def logprobs(self, rows: TokenRows) -> Ragged:
+        """As `BaseLearner`, each rank its share; every rank returns those of all rows."""
         shares = self._deal(rows)
-        own_values = super()._scored(rows.take(shares[self._rank]), read, temperature=temperature)
+        own_logprobs = super().logprobs(rows.take(shares[self._rank]))
         with torch.no_grad():
             for _ in range(self._missing_passes(rows, shares)):
                 self._score_nothing()
-        return Ragged.joined(all_ranks(own_values)).take(_inverse(shares))
+        return Ragged.joined(all_ranks(own_logprobs)).take(_inverse(shares))
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
         """As `logprobs`, but each rank passes its own rows; all ranks score all of them together."""
@@ -277,6 +253,25 @@ class DeepspeedLearner(BaseLearner):
 def _inverse(shares: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     """Position of each row in the concatenation of the shares."""
     return np.argsort(np.concatenate([np.asarray(share, np.int64) for share in shares]))
+
+
+def _started(
+    deepspeed: Any, scorer: _Scorer, optimizer: torch.optim.AdamW, settings: dict[str, Any], *, device: torch.device
+) -> Any:
+    """DeepSpeed's engine."""
+    os.environ["LOCAL_RANK"] = str(device.index or 0)  # DeepSpeed reads the device from it in each pass
+    all_ranks(None)  # wait for ranks that are still loading: DeepSpeed's own group times out after ten minutes
+    try:
+        engine, *_ = deepspeed.initialize(model=scorer, optimizer=optimizer, config=settings, dist_init_required=False)
+    except Exception as error:  # DeepSpeed raises many types
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise EngineError(
+            f"DeepSpeed: the engine did not start: {message[:400]}; if memory is short, raise engine.deepspeed.stage "
+            "or offload; `hacpo doctor` checks whether DeepSpeed works here"
+        ) from error
+    # DeepSpeed clones the world's group without its timeout; ranks wait there while one writes a large checkpoint.
+    _set_pg_timeout(timedelta(seconds=RANKS_LIMIT_S), deepspeed.utils.groups._get_data_parallel_group())
+    return engine
 
 
 def _leave_group() -> None:

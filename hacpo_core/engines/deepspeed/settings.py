@@ -19,11 +19,8 @@ def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_eleme
         # Smaller parameters stay unsharded, because gathering costs more than their memory: up to 1/1000 of all.
         "stage3_param_persistence_threshold": min(100_000, num_elements // 1000),
     }
-    has_pins = engine.device != "cpu"
     if engine.deepspeed.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": has_pins}
-    if engine.deepspeed.offload_parameters:
-        zero["offload_param"] = {"device": "cpu", "pin_memory": has_pins}
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": engine.device != "cpu"}
     is_bfloat16 = engine.dtype == "bfloat16"
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+import torch
+
 from hacpo_core.config import EngineConfig
 
 VARIABLE, EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
@@ -35,6 +37,12 @@ def plain_segments_in_children() -> Iterator[None]:
     finally:
         if earlier_setting is not None:
             os.environ[VARIABLE] = earlier_setting
+
+
+def release_unused(device: torch.device) -> None:
+    """Return the allocator's free blocks to the device, for other processes and engines."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 @cache

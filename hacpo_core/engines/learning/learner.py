@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,7 @@ from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.learning.optimizer import learning_rate
 from hacpo_core.engines.learning.outcomes import MinibatchOutcome, UpdateOutcome
 from hacpo_core.engines.learning.weights import Fingerprint
-from hacpo_core.engines.models.loading import check_steady, recompute_activations
+from hacpo_core.engines.models.loading import recompute_activations
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.passes.attention import let_rows_share
 from hacpo_core.engines.passes.compiled import CompiledLayers
@@ -90,59 +90,33 @@ class BaseLearner(ABC):
         self._recomputes = bool(engine.gradient_checkpointing)
         if self._recomputes:
             recompute_activations(model, engine.gradient_checkpointing)
-            check_steady(model)
-
-    @abstractmethod
-    def offload(self, *, weights: bool = False) -> None:
-        """Move optimizer states and master weights to host memory, and with `weights` the model's weights too."""
-
-    @abstractmethod
-    def onload(self, *, optimizer: bool = True) -> None:
-        """Move the weights back to the device, and with `optimizer` its states too; `update` calls this itself."""
 
     @abstractmethod
     def refresh_policy(self) -> None:
         """Update `policy` to the current weights; all ranks must call this."""
 
-    def logprobs(self, rows: TokenRows, *, temperature: float | None = None) -> Ragged:
-        """Log-probabilities (float32, nats) of the response tokens under the current weights, in order.
-
-        They are those of softmax(logits / temperature); None: the temperature of the rollouts.
-        """
-        return self._scored(rows, _logprob, temperature=temperature)
+    def logprobs(self, rows: TokenRows) -> Ragged:
+        """Log-probabilities (float32, nats) of the response tokens under the current weights, in order."""
+        self.model.eval()
+        with torch.no_grad(), self._compiled_layers():
+            return self._logprobs_by(self.head, rows)
 
     def _reference_logprobs(self, rows: TokenRows, mask_BT: Tensor) -> Tensor:
         """Log-probabilities (nats) under the reference, 0 outside the mask."""
         assert self._reference is not None, "kl_coef > 0 needs a reference model"
         with torch.no_grad():
-            values = self._row_values(self._reference, rows, _logprob).value_N
+            values = self._logprobs_by(self._reference, rows).value_N
         return padded(torch.from_numpy(values).to(mask_BT.device), mask_BT)
-
-    def _scored(
-        self, rows: TokenRows, read: Callable[[TokenScores], Tensor], *, temperature: float | None = None
-    ) -> Ragged:
-        """What `read` takes from the scores of each response token under the current weights, in order."""
-        self.onload(optimizer=False)
-        self.model.eval()
-        with torch.no_grad(), self._compiled_layers():
-            return self._row_values(self.head, rows, read, temperature=temperature)
 
     def logprobs_of_each(self, rows: TokenRows) -> Ragged:
         """As `logprobs`, but with several ranks, each may pass different rows."""
         return self.logprobs(rows)
 
-    def _row_values(
-        self,
-        head: Head,
-        rows: TokenRows,
-        read: Callable[[TokenScores], Tensor],
-        *,
-        temperature: float | None = None,
-    ) -> Ragged:
-        """What `read` takes from the scores of each row's response tokens, the rows in order."""
+    def _logprobs_by(self, head: Head, rows: TokenRows) -> Ragged:
+        """Log-probabilities of each row's response tokens under a head, the rows in order."""
         values = Ragged(np.empty(len(rows.responses.value_N), np.float32), rows.responses.edge)
-        for positions, scores in self._score_groups(head, rows, temperature=temperature):
-            value_N, start = read(scores).float().cpu().numpy(), 0
+        for positions, scores in self._score_groups(head, rows):
+            value_N, start = scores.logprob_N.float().cpu().numpy(), 0
             for row in positions:
                 end = start + len(values[row])
                 values[row][:] = value_N[start:end]
@@ -150,13 +124,13 @@ class BaseLearner(ABC):
         return values
 
     def _score_groups(
-        self, head: Head, rows: TokenRows, *, has_entropy_gradient: bool = False, temperature: float | None = None
+        self, head: Head, rows: TokenRows, *, has_entropy_gradient: bool = False
     ) -> Iterator[tuple[Sequence[int], TokenScores]]:
         """Scores of all response tokens, pass by pass, each with its rows' positions in the order of the scores."""
         for forward in self._forward_passes(rows):
             scores = head.scores(
                 forward.to(self._device),
-                temperature=self._temperature if temperature is None else temperature,
+                temperature=self._temperature,
                 chunk_mb=self._engine.logprob_chunk_mb,
                 has_entropy_gradient=has_entropy_gradient,
             )
@@ -189,7 +163,6 @@ class BaseLearner(ABC):
         Raises:
             EngineError: a gradient is not finite; earlier mini-batches have already changed the weights.
         """
-        self.onload()
         planned_updates = planned_updates or range(self.num_updates, self.num_updates + len(minibatches))
         outcomes: list[MinibatchOutcome] = []
         trained_rows: list[TrainedRows] = []
@@ -315,10 +288,6 @@ class BaseLearner(ABC):
     @abstractmethod
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor], *, num_updates: int) -> None:
         """Set tensors from `optimizer_parts`."""
-
-
-def _logprob(scores: TokenScores) -> Tensor:
-    return scores.logprob_N
 
 
 def own_and_others(rows: Minibatch) -> list[Minibatch]:

@@ -17,14 +17,11 @@ from transformers import PreTrainedModel
 from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.learning.learner import BaseLearner, OptimizerStep
-from hacpo_core.engines.learning.offload import move_data, move_state, release_unused
 from hacpo_core.engines.learning.optimizer import adamw
 from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.methods.objective import Objective, RowKind
-
-_HOST = torch.device("cpu")
 
 
 class TorchLearner(BaseLearner):
@@ -53,7 +50,6 @@ class TorchLearner(BaseLearner):
             total_updates=total_updates,
             reference=reference,
         )
-        self.are_weights_offloaded = self.is_optimizer_offloaded = False
         self._is_partial = len(self.trainable) < sum(1 for _ in model.parameters())
         is_bf16 = any(p.dtype != torch.float32 for p in self.trainable.values())
         self.masters = {name: p.detach().float().clone() for name, p in self.trainable.items()} if is_bf16 else {}
@@ -80,7 +76,6 @@ class TorchLearner(BaseLearner):
 
     def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
         """As `BaseLearner`; one gradient is kept on the host, and none remains."""
-        self.onload()
         own, others = (rows.take(np.flatnonzero((rows.kind_B == RowKind.FOREIGN) == side)) for side in (False, True))
         if not len(own) or not len(others):
             return None
@@ -123,37 +118,6 @@ class TorchLearner(BaseLearner):
         self.num_updates += 1
         return OptimizerStep(norm, rate)
 
-    def offload(self, *, weights: bool = False) -> None:
-        """Move optimizer states and master weights to host memory, and with `weights` all weights; drop gradients.
-
-        The learner's methods bring them back when needed. A sampler does not: call `onload` before sampling.
-        """
-        if not self.is_optimizer_offloaded:
-            move_data(self.masters.values(), _HOST)
-            move_state(self._optimizer, _HOST)
-            self.model.zero_grad()
-            self.is_optimizer_offloaded = True
-        if weights and not self.are_weights_offloaded:
-            move_data(self._all_weights(), _HOST)
-            self.are_weights_offloaded = True
-        release_unused(self._device)
-
-    def onload(self, *, optimizer: bool = True) -> None:
-        """Move the weights back to the device, and with `optimizer` also optimizer states and master weights."""
-        if self.are_weights_offloaded:
-            move_data(self._all_weights(), self._device)
-            self.are_weights_offloaded = False
-        if optimizer and self.is_optimizer_offloaded:
-            move_data(self.masters.values(), self._device)
-            move_state(self._optimizer, self._device)
-            self.is_optimizer_offloaded = False
-
-    def _all_weights(self) -> Iterator[Tensor]:
-        """Weights of the model and of a separate reference model."""
-        yield from self.model.parameters()
-        if self._reference is not None and self._reference.model is not self.model:
-            yield from self._reference.model.parameters()
-
     def fingerprint(self) -> Fingerprint:
         """Identity of the trained weights, or of their fp32 masters if there are any."""
         return fingerprint((name, self._trained[name]) for name in sorted(self._trained))
@@ -178,7 +142,6 @@ class TorchLearner(BaseLearner):
         Raises:
             EngineError: the tensors belong to a different model.
         """
-        self.onload()
         self._optimizer.state.clear()
         for key, value in tensors.items():
             kind, _, name = key.partition(".")

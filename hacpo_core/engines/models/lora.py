@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
-from hacpo_core.config import ALL_LINEAR, LoraConfig
+from hacpo_core.config import LoraConfig
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.passes.layouts import ForwardPass
 from hacpo_core.engines.passes.logprobs import TokenScores
@@ -42,7 +41,7 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed_parts: tupl
         seed_parts: determine the random A of every adapter; B is 0.
 
     Raises:
-        EngineError: peft is not installed, or a target is not a linear layer.
+        EngineError: peft is not installed.
     """
     try:
         import peft
@@ -50,14 +49,10 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed_parts: tupl
         raise EngineError(
             f"engine.lora: peft cannot be imported ({error}); pip install 'hacpo[lora]', or set engine.lora.rank=0"
         ) from error
-    targets = list(config.targets)
-    takes_all = targets == [ALL_LINEAR]
-    for target in () if takes_all else targets:
-        _check_target(model, target)
     options = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft accepts floats
-        target_modules=ALL_LINEAR if takes_all else targets,
+        target_modules="all-linear",  # but the output embedding: scores use its weight directly
         task_type="CAUSAL_LM",
     )
     peft.inject_adapter_in_model(options, model, ADAPTER)
@@ -67,21 +62,6 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig, *, seed_parts: tupl
             random = torch.Generator().manual_seed(derive_seed(*seed_parts, name) % 2**63)
             with torch.no_grad():
                 parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=random))
-
-
-def _check_target(model: PreTrainedModel, target: str) -> None:
-    modules = [module for name, module in model.named_modules() if name == target or name.endswith(f".{target}")]
-    expected = f"expected names of linear layers other than the output embedding, or {ALL_LINEAR}"
-    if not modules:
-        linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        names = sorted({name.rpartition(".")[2] for name in linears})
-        raise EngineError(
-            f"engine.lora.targets: {type(model).__name__} has no layer {target}; choose from {', '.join(names)}"
-        )
-    # An adapter on the output embedding would untie it from the input's, and scores use its weight directly.
-    is_linear = all(isinstance(module, (nn.Linear, Conv1D)) for module in modules)
-    if model.get_output_embeddings() in modules or not is_linear:
-        raise EngineError(f"engine.lora.targets: got {target}, {expected}; leave it out")
 
 
 def _adapted_layers(model: nn.Module) -> dict[str, Any]:

@@ -29,8 +29,6 @@ from transformers import PreTrainedModel
 from hacpo_core.config import AUTO, EngineConfig, RolloutConfig
 from hacpo_core.config.engine import START_LIMIT_S
 from hacpo_core.engines.learning.allocator import plain_segments_in_children
-from hacpo_core.engines.models.folders import read_settings
-from hacpo_core.engines.models.loading import TIES
 from hacpo_core.engines.models.lora import merged_parts
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
 from hacpo_core.engines.vllm.exchange import WeightExchange
@@ -126,7 +124,7 @@ class VllmSampler:
         self.model, self._engine, self._max_tokens = model, engine, max_tokens
         self._eos_ids = sorted(eos_ids)
         self._mode = "raw_logprobs" if rollout.top_p < 1 else "processed_logprobs"
-        self._can_sleep = engine.vllm.sleeps and engine.device != "cpu"
+        self._can_sleep = engine.device != "cpu"
         self._is_resting = False
         self._version: int | None = None
         self._failure = "it was closed"
@@ -169,11 +167,8 @@ class VllmSampler:
         if vllm.tensor_parallel_size > 1:
             # In an actor, vLLM would request GPUs from Ray that the actor already has.
             options["distributed_executor_backend"] = "mp"
-        overrides: dict[str, Any] = {} if engine.head_dtype == "same" else {"head_dtype": engine.head_dtype}
-        if not getattr(self.model.config, TIES, False) and read_settings(initial / "config.json").get(TIES):
-            overrides[TIES] = False  # see load_model: the folder's two embeddings differ
-        if overrides:
-            options["hf_overrides"] = overrides
+        if engine.head_dtype != "same":
+            options["hf_overrides"] = {"head_dtype": engine.head_dtype}
         if vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(vllm.kv_cache_gb * 2**30)
         return options

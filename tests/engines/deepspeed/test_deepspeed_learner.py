@@ -89,9 +89,7 @@ def learner_of(job: Job) -> BaseLearner:
     if job.start is not None:
         model = small_model(job.family, num_layers=2, seed=9).to(getattr(torch, job.dtype))
         model.load_state_dict(job.start.weights)
-    deepspeed = DeepspeedConfig(
-        stage=job.stage or 0, offload_optimizer=job.offloads, offload_parameters=job.offloads and job.stage == 3
-    )
+    deepspeed = DeepspeedConfig(stage=job.stage or 0, offload_optimizer=job.offloads)
     engine = EngineConfig(
         micro_batch_tokens=job.tokens,
         dtype=job.dtype,

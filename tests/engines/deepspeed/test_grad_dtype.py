@@ -14,7 +14,6 @@ from hacpo_core.engines.learning.learner import BaseLearner
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.errors import ConfigError
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
-from tests.engines.ranks import on_ranks
 from tests.engines.small import VOCAB_SIZE, Row, minibatch, own_row, small_model
 from tests.engines.training import LINEAR, optimizer_tensors
 
@@ -90,8 +89,6 @@ def test_sum_in_float32_is_exact_where_a_sum_in_bfloat16_is_off_by_a_percent(exa
 @pytest.mark.parametrize(
     "deepspeed",
     [
-        pytest.param(DeepspeedConfig(stage=1, offload_optimizer=True), marks=pytest.mark.soak),
-        pytest.param(DeepspeedConfig(stage=2), marks=pytest.mark.soak),
         DeepspeedConfig(stage=1),
         DeepspeedConfig(stage=3),
     ],
@@ -101,24 +98,6 @@ def test_deepspeed_sums_in_float32_too(exact: torch.Tensor, deepspeed: Deepspeed
     engine = replace(BF16, learner="deepspeed", deepspeed=deepspeed)
     assert error(step_of(engine), exact) > 5e-3
     assert error(step_of(replace(engine, grad_dtype="float32")), exact) < 1e-4
-
-
-@pytest.mark.system
-@pytest.mark.deepspeed
-@pytest.mark.parametrize(
-    ("stage", "limit"),
-    [
-        pytest.param(1, 1e-4, id="each rank sums its passes, then one sum over the ranks, in float32"),
-        pytest.param(2, 3e-3, id="each pass is summed over the ranks in bfloat16"),
-    ],
-)
-def test_two_ranks_add_up_in_float32(stage: int, limit: float, exact: torch.Tensor) -> None:
-    pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
-    engine = replace(BF16, learner="deepspeed", deepspeed=DeepspeedConfig(stage=stage))
-    for found in on_ranks(2, step_of, engine):
-        assert error(found, exact) > 5e-3
-    for found in on_ranks(2, step_of, replace(engine, grad_dtype="float32")):
-        assert error(found, exact) < limit
 
 
 def test_stage_that_cannot_sum_in_float32_is_refused() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +16,15 @@ from flows.planning.compose import compose
 from flows.planning.plans import plan
 from flows.runs.opening import open_experiment
 from hacpo_core.config import EngineConfig
+from hacpo_core.data.training import load_training
 from hacpo_core.engines.learning import allocator
 from hacpo_core.engines.learning.allocator import EXPANDABLE, VARIABLE, use_expandable_segments
+from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent
+from hacpo_core.placement.initial_model import InitialModel
+from tests.conftest import specs_of
 from tests.engines.vllm.test_vllm_config import new_sampler
 
 
@@ -92,3 +98,35 @@ def test_run_chooses_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="sees no GPU"), open_experiment(planned):
         pass
     assert os.environ[VARIABLE] == EXPANDABLE
+
+
+def test_allocator_gives_back_what_is_free_before_a_sampler_starts_and_whenever_others_may_need_it(
+    small_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    class Noted(TransformersSampler):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            events.append("sampler starts")
+            super().__init__(*args, **options)
+
+        def synchronise(self, version: int, check: Callable[[], None]) -> None:
+            events.append("synchronise")
+
+    monkeypatch.setattr("hacpo_core.placement.agents.release_unused", lambda device: events.append("release"))
+    monkeypatch.setattr("hacpo_core.placement.agents.TransformersSampler", Noted)
+    config = compose(str(small_models / "small.yaml"), "hacpo")
+    folder = InitialModel("qwen", config.pair.agents["qwen"], small_models / "models").make()
+    tokens = AgentTokenizer("qwen", config.pair.agents["qwen"], initial=folder)
+    agent = Agent(tokens, config, initial=folder, folder=folder, version=0)
+    assert events == ["release", "sampler starts"]
+    responses = agent.sample(specs_of(config, load_training(config.data).problems[:1]), step=1, purpose="rollout")
+    assert events[2:] == ["release", "synchronise"]
+    for work in (lambda: agent.score(responses), agent.rest):
+        events.clear()
+        work()
+        assert events == ["release"]
+    monkeypatch.setattr(agent.learner, "update", lambda *_, **__: None)
+    events.clear()
+    agent.update([], config.method.objective, version=1)
+    assert events == ["release"]

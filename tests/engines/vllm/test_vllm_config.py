@@ -96,19 +96,6 @@ def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
     assert given.get("distributed_executor_backend") == executor
 
 
-@pytest.mark.parametrize(("is_tied", "overrides"), [(True, None), (False, {"tie_word_embeddings": False})])
-def test_engine_is_told_that_embeddings_of_a_wrong_configuration_are_not_tied(
-    is_tied: bool, overrides: dict[str, bool] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(vllm_sampler, "start_engine", lambda options, _: given.update(options) or FailingEngine())
-    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}', encoding="utf-8")
-    model = small_model()
-    model.config.tie_word_embeddings = is_tied
-    new_sampler(tmp_path, EngineConfig(sampler="vllm"), model).close()
-    assert given.get("hf_overrides") == overrides
-
-
 def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -32,15 +32,12 @@ def test_share_is_what_two_agents_of_one_gpu_leave_by_hand() -> None:
     resting = sampling + 1.0  # and the engine that sleeps
     assert (80 - 3 - 0.5 - sampling - resting) / 80 == 0.54375
     assert share_of() == 0.54
-    offloaded = (80 - 3 - 0.5 - (2.0 + 2.0) - (1.0 + 2.0)) / 80
-    assert offloaded == 0.86875
-    assert share_of("engine.offloads=true", "engine.grad_dtype=same") == 0.86
 
 
 def test_share_holds_at_least_the_weights_and_one_response_and_never_the_whole_gpu() -> None:
     cache = 9220 * 2 * 10 * 50 * 2 / 2**30
     assert share_of(gpu_gib=24.0) == 0.09, f"{(2 + cache) / 24}, though nothing is left: the plan is then refused"
-    assert share_of("engine.offloads=true", "engine.grad_dtype=same", gpu_gib=1000.0) == 0.9
+    assert share_of(gpu_gib=1000.0) == 0.9
 
 
 def test_largest_pair_of_the_paper_ran_out_of_memory_with_the_share_that_the_file_had() -> None:

@@ -28,7 +28,6 @@ from hacpo_core.files import read_json, write_json
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
 from hacpo_core.placement.checkpoints import Checkpoint, latest_checkpoint
-from hacpo_core.placement.local import LocalPlacement
 from hacpo_core.records import Problem, WarmUpProgress
 from hacpo_core.store.ledger import Ledger
 from hacpo_core.store.lock import ExperimentLock
@@ -164,7 +163,7 @@ def _synced(store: StepStore) -> Iterator[None]:
 def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Path]) -> Placement:
     """The configured placement of the agents; nothing is loaded yet."""
     if config.placement.kind == "local":
-        return LocalPlacement(config, root=root, initial=initial)
+        return Placement(config, root=root, initial=initial)
     from hacpo_core.placement.ray_actors import RayPlacement  # an extra; the import takes 0.3 s
 
     return RayPlacement(config, root=root, initial=initial)

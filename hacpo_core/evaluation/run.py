@@ -145,8 +145,7 @@ def evaluate_shard(
     specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
     with agent_at(experiment, agent, step) as (placed, watch):
         responses = placed.sample(specs, step=step, purpose="evaluate")
-    golds = [spec.problem.gold for spec in specs]
-    style = _style(experiment.config, benchmark)
+    golds, style = [spec.problem.gold for spec in specs], _style(experiment.config, benchmark)
     verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))
     earlier_phases = [f"{shard_kind(benchmark.name, earlier_shard)}.{agent}" for earlier_shard in before]
     store = experiment.ledger.store

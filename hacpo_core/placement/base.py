@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,13 +15,13 @@ import torch
 from hacpo_core.columns import Ragged
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.batches import Minibatch
-from hacpo_core.engines.learning.offload import release_unused
+from hacpo_core.engines.learning.allocator import release_unused
 from hacpo_core.methods.base import State
 from hacpo_core.methods.objective import Objective
 from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
-from hacpo_core.placement.agents import AppliedUpdate, Purpose
-from hacpo_core.placement.checkpoints import Checkpoint, latest_checkpoint
+from hacpo_core.placement.agents import Agent, AppliedUpdate, Purpose
+from hacpo_core.placement.checkpoints import Checkpoint, latest_checkpoint, load_agent, save_agent
 from hacpo_core.responses import Responses
 
 _log = logging.getLogger(__name__)
@@ -65,8 +64,11 @@ class PlacedAgent(Protocol):
         """Stop everything that was started for the agent."""
 
 
-class Placement(ABC):
-    """Holds the agents and provides each of them with the weights version that a phase needs."""
+class Placement:
+    """Holds the agents and provides each of them with the weights version that a phase needs.
+
+    Agents are objects in this process, whose phases run one after another; `RayPlacement` puts them elsewhere.
+    """
 
     def __init__(self, config: ExperimentConfig, *, root: Path, initial: Mapping[str, Path]) -> None:
         """Prepare the agents without loading their weights.
@@ -93,13 +95,15 @@ class Placement(ABC):
         self._last = ""
         """the agent that worked last; only used if agents share devices"""
 
-    @abstractmethod
     def _load(self, name: str, checkpoint: Checkpoint | None) -> PlacedAgent:
         """A new agent with the weights of the checkpoint, or with the initial ones."""
+        return load_agent(self.tokenizers[name], checkpoint, config=self._config, initial=self._initial[name])
 
-    @abstractmethod
     def _save(self, name: str, folder: Path) -> dict[str, Any]:
-        """Save the agent in a folder, as `hacpo_core.placement.checkpoints.save_agent` does."""
+        """Save the agent in a folder, as `save_agent` does."""
+        agent = self._agents[name]
+        assert isinstance(agent, Agent)
+        return save_agent(agent, folder)
 
     @property
     def shares_devices(self) -> bool:
@@ -127,7 +131,7 @@ class Placement(ABC):
             last.rest()
         self._last = name
 
-    def break_off(self) -> None:  # noqa: B027  local agents have no other threads
+    def break_off(self) -> None:
         """Abort what agents are doing in other threads, if possible."""
 
     def close(self) -> None:

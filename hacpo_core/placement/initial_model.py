@@ -190,7 +190,7 @@ class InitialModel:
         import torch
         from transformers.utils import logging as transformers_logging
 
-        from hacpo_core.engines.learning.offload import release_unused
+        from hacpo_core.engines.learning.allocator import release_unused
         from hacpo_core.engines.models.loading import check_vocabulary, load_model
         from hacpo_core.engines.models.lora import save_model
         from hacpo_core.placement.agent_tokenizer import AgentTokenizer

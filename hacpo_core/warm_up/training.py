@@ -67,7 +67,7 @@ def train(
     Args:
         model: fp32.
         rows: prompts and solutions.
-        config: the warm-up's.
+        config: its declaration.
         weak: weak checkpoint for kind weak_driven, on the same device, with the same vocabulary; not changed.
         progress: called after each step.
 
@@ -79,14 +79,11 @@ def train(
     if weak_head is None:
         order_SB = shuffled_epochs(len(rows), config)
     else:
-        strong_B, weak_B = (
-            _mean_entropies(scorer, rows, max_tokens=MICRO_BATCH_TOKENS) for scorer in (head, weak_head)
-        )
+        strong_B, weak_B = (_mean_entropies(scorer, rows) for scorer in (head, weak_head))
         weight_B = example_weights(strong_B, weak_B, gain=GAIN_WEIGHT, entropy=ENTROPY_WEIGHT, loss=LOSS_WEIGHT)
         order_SB, entropies = draws(weight_B.numpy(), config), (float(strong_B.mean()), float(weak_B.mean()))
-    settings = OptimizerConfig(
-        learning_rate=config.learning_rate, schedule="cosine", warmup_updates=config.num_steps // 10
-    )
+    warmup_updates = config.num_steps // 10
+    settings = OptimizerConfig(learning_rate=config.learning_rate, schedule="cosine", warmup_updates=warmup_updates)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     optimizer = adamw(list(trained.values()), settings)
     losses: list[float] = []
@@ -98,8 +95,7 @@ def train(
                 f"warm_up: the loss of step {step + 1} is {loss}, expected a finite one; lower warm_up.learning_rate"
             )
         clip_grad_norm_(trained.values(), settings.max_grad_norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(settings, update=step, total_updates=config.num_steps)
+        optimizer.param_groups[0]["lr"] = learning_rate(settings, update=step, total_updates=config.num_steps)
         optimizer.step()
         losses.append(loss)
         if progress is not None:
@@ -128,11 +124,11 @@ def _accumulate(head: ScoringHead, weak: ScoringHead | None, rows: TokenRows, co
 
 
 @torch.no_grad()
-def _mean_entropies(head: ScoringHead, rows: TokenRows, *, max_tokens: int) -> Tensor:
+def _mean_entropies(head: ScoringHead, rows: TokenRows) -> Tensor:
     """entropy_B: mean entropy of the tokens of each response, float64, nats."""
     entropy_B = torch.zeros(len(rows), dtype=torch.float64)
     lengths_B = rows.responses.lengths
-    for forward in forward_passes(rows, layout="padded", max_tokens=max_tokens):
+    for forward in forward_passes(rows, layout="padded", max_tokens=MICRO_BATCH_TOKENS):
         scores = head.scores(forward.to(head.model.device), temperature=1.0, chunk_mb=_CHUNK_MB)
         pieces = scores.entropy_N.double().cpu().split([int(lengths_B[row]) for row in forward.rows])
         for row, piece in zip(forward.rows, pieces, strict=True):

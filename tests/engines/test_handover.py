@@ -16,12 +16,12 @@ from flows.planning.plans import Plan, plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.config import EngineConfig, ExperimentConfig, RolloutConfig, VllmConfig
-from hacpo_core.engines.sampling import transformers_sampler
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.placement import agents
 from hacpo_core.placement.agents import Agent
 from hacpo_core.records import SamplingLimits
 
@@ -175,7 +175,7 @@ def test_weights_are_handed_over_once_for_an_evaluation_whatever_its_shards(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, shard_problems: int, num_shards: int
 ) -> None:
     SleepingSampler.events = Counter()
-    monkeypatch.setattr(transformers_sampler, "TransformersSampler", SleepingSampler)
+    monkeypatch.setattr(agents, "TransformersSampler", SleepingSampler)
     words = ("train.num_steps=2", "evaluate.every=1", "evaluate.final=[dev]", "evaluate.benchmarks.dev.limit=32")
     monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", shard_problems)
     planned = small_plan("hacpo", *words, "old_logprobs=sampler")
@@ -191,7 +191,7 @@ def test_agent_alone_samples_on_with_the_weights_that_it_was_evaluated_with(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SleepingSampler.events = Counter()
-    monkeypatch.setattr(transformers_sampler, "TransformersSampler", SleepingSampler)
+    monkeypatch.setattr(agents, "TransformersSampler", SleepingSampler)
     words = ("train.num_steps=2", "evaluate.every=1", "evaluate.final=[dev]", "old_logprobs=sampler")
     planned = small_plan("gspo", *words)
     qwen = {"qwen": planned.config.pair.agents["qwen"]}

@@ -29,9 +29,8 @@ from transformers.utils import logging as transformers_logging
 from hacpo_core.config.counts import recomputed_layers
 from hacpo_core.engines.models.folders import read_settings
 from hacpo_core.engines.passes.attention import rotations
-from hacpo_core.errors import ConfigError, EngineError, ModelError, first_line
+from hacpo_core.errors import ConfigError, ModelError, first_line
 
-TIES = "tie_word_embeddings"
 _SAMPLE = "Janet has 3 eggs, so\n$x = 3$."
 _log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ def load_tokenizer(folder: Path, *, chat_template: str | None = None) -> PreTrai
     """Tokenizer of a model folder; its pad token defaults to EOS.
 
     Raises:
-        ModelError: the files cannot be read, or there is no EOS token.
+        ModelError: the files cannot be read, it is a slow tokenizer, or there is no EOS token.
     """
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -49,6 +48,8 @@ def load_tokenizer(folder: Path, *, chat_template: str | None = None) -> PreTrai
             f"{folder}: the tokenizer cannot be loaded ({error}); save it again with transformers"
         ) from error
     tokenizer = _as_saved(tokenizer, folder)
+    if not tokenizer.is_fast:
+        raise ModelError(f"{folder}: {type(tokenizer).__name__} is a slow tokenizer; add a tokenizer.json")
     if tokenizer.eos_token_id is None:
         raise ModelError(f"{folder}: the tokenizer has no EOS token; set eos_token in tokenizer_config.json")
     if tokenizer.pad_token_id is None:
@@ -132,24 +133,8 @@ def load_model(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> 
             f"{folder}: {len(missing_keys)} weights are missing, such as {missing_keys[0]}; save the model again"
         )
     disable_noise(model)
-    _fix_tied_embeddings(model, folder)
     _fix_generation_settings(model, folder)
     return model.to(device)  # type: ignore[no-any-return]
-
-
-def _fix_tied_embeddings(model: PreTrainedModel, folder: Path) -> None:
-    """Let the configuration say that two different embeddings are not tied.
-
-    transformers loads both, but keeps `tie_word_embeddings: true`. In a checkpoint or an exported folder, other loaders
-    would obey it and drop one of them.
-    """
-    inputs, outputs = model.get_input_embeddings(), model.get_output_embeddings()
-    configs = [config for config in (model.config, model.config.get_text_config()) if getattr(config, TIES, False)]
-    if not configs or outputs is None or inputs.weight is outputs.weight:
-        return
-    _log.warning("%s: %s is true, but input and output embeddings differ; they are trained as two", folder, TIES)
-    for config in configs:
-        setattr(config, TIES, False)
 
 
 def _fix_generation_settings(model: PreTrainedModel, folder: Path) -> None:
@@ -195,23 +180,6 @@ def recompute_activations(model: PreTrainedModel, checkpointing: bool | int | st
         layer.gradient_checkpointing = False
 
 
-def check_steady(model: PreTrainedModel) -> None:
-    """Raise EngineError if the model's outputs differ in training mode, which gradient checkpointing requires."""
-    size = model.config.get_text_config().vocab_size
-    probe_BT = torch.arange(2, 18, device=model.device).view(2, 8) % size
-    with torch.no_grad():
-        plain, training = (
-            model.train(mode)(input_ids=probe_BT, use_cache=False).logits.float() for mode in (False, True)
-        )
-    model.eval()
-    difference = float((training - plain).abs().max())
-    if not difference <= float(plain.abs().max()) * 2**5 * torch.finfo(model.dtype).eps:
-        raise EngineError(
-            f"engine.gradient_checkpointing: in training mode, {type(model).__name__}'s logits are off by "
-            f"{difference:.1e}, because of noise that could not be turned off; set it to false"
-        )
-
-
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, agent: str) -> None:
     """Raise ModelError if the tokenizer has ids without an embedding in the model."""
     embeddings: Any = model.get_input_embeddings()
@@ -226,7 +194,8 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
     """Numbers of tokens of a sequence: the model's positions, and a limit beyond which it cannot be computed, or only
-    with other values for the whole forward pass. None: no limit.
+    with other values for the whole forward pass, so that log-probabilities would depend on the other rows of the pass.
+    None: no limit.
     """
 
     positions: int | None
@@ -235,7 +204,11 @@ class LengthLimits:
 
 def length_limits(folder: Path) -> LengthLimits:
     """Limits of the model in a folder, whose weights are not read."""
-    text: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
+    return _limits_of(AutoConfig.from_pretrained(folder, trust_remote_code=False))
+
+
+def _limits_of(config: Any) -> LengthLimits:
+    text = config.get_text_config()
     positions: int | None = getattr(text, "max_position_embeddings", None)
     changing = [
         first
@@ -260,26 +233,16 @@ def check_lengths(model: PreTrainedModel, longest: int, *, agent: str, fields: s
         fields: that limit this length, for the message.
 
     Raises:
-        ConfigError: sequences may be longer than the model's learned positions, or than the length beyond which its
-            rotary embeddings change for the whole forward pass, so that log-probabilities would depend on the other
-            rows of the pass.
+        ConfigError: sequences may be longer than the hard limit of `LengthLimits`.
     """
-    text: Any = model.config.get_text_config()
-    limit: int | None = getattr(text, "max_position_embeddings", None)
-    for rotation in rotations(text):
-        first: int = rotation.get("original_max_position_embeddings") or limit or 0
-        if rotation.get("rope_type") in ("dynamic", "longrope") and longest > first:
-            raise ConfigError(
-                f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but beyond {first} the "
-                f"model's rotary embeddings change ({rotation['rope_type']}); lower {fields}, or use another model"
-            )
-    if limit is not None and longest > limit and not rotations(text):
+    limits = _limits_of(model.config)
+    if limits.hard is not None and longest > limits.hard:
         raise ConfigError(
             f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but the model has learned "
-            f"{limit} positions; lower {fields}, or use another model"
+            f"{limits.hard} positions, or its rotary embeddings change there; lower {fields}, or use another model"
         )
-    if limit is not None and longest > limit:
+    if limits.positions is not None and longest > limits.positions:
         _log.warning(
             "%s: prompt and response may have %d tokens, but the model has %d positions; lower %s",
-            *(agent, longest, limit, fields),
+            *(agent, longest, limits.positions, fields),
         )

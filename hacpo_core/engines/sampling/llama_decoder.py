@@ -28,22 +28,8 @@ PART_TOKENS = 4096
 """largest number of prompt tokens that are encoded in one pass, padding included"""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What model classes compute differently; biases are read from the weights."""
-
-    has_head_norm: bool = False
-    """whether query and key heads are normalised before they are rotated"""
-    has_window: bool = False
-    """whether layers may attend to the last `sliding_window` tokens only"""
-
-
-FAMILIES = {
-    "llama": Family(),
-    "mistral": Family(has_window=True),
-    "qwen2": Family(has_window=True),
-    "qwen3": Family(has_head_norm=True, has_window=True),
-}
+FAMILIES = {"llama": False, "mistral": False, "qwen2": False, "qwen3": True}
+"""whether query and key heads are normalised before they are rotated; biases are read from the weights"""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -71,8 +57,6 @@ class _Layer:
     gate: _Linear
     up: _Linear
     down: _Linear
-    window: int | None
-    """number of last tokens to which the layer attends; None: all"""
 
 
 class LlamaDecoder:
@@ -88,10 +72,7 @@ class LlamaDecoder:
         self._epsilon = config.rms_norm_eps
         self._head = _linear(head, is_wide=has_wide_head)
         self._has_wide_head = has_wide_head
-        self._layers = [
-            _layer(layer, self._num_query, self._num_key, window=window)
-            for layer, window in zip(base.layers, _windows(config), strict=True)
-        ]
+        self._layers = [_layer(layer, self._num_query, self._num_key) for layer in base.layers]
         self._cache: list[Tensor] = []
         """stacked keys and values of each layer: (2, B, H, T, K)"""
 
@@ -154,14 +135,13 @@ class LlamaDecoder:
             swapped = rotated.roll(self._width // 2, dims=-1)
             torch.addcmul(rotated * cosine_B1K, swapped, sine_B1K, out=heads[:, :num_heads])
             cache[:, :, :, here] = heads[:, self._num_query :].unflatten(1, (2, self._num_key)).transpose(0, 1)
-            window = slice(0 if layer.window is None else max(0, self._length - layer.window), self._length)
-            key_BHTK, value_BHTK = cache[:, :, :, window]
+            key_BHTK, value_BHTK = cache[:, :, :, : self._length]
             # Query heads of one key head go into the query dimension, so that keys need not be copied for each.
             attended = functional.scaled_dot_product_attention(
                 heads[:, : self._num_query].reshape(rows, self._num_key, -1, self._width),
                 key_BHTK,
                 value_BHTK,
-                None if self._padding_mask_B11T is None else self._padding_mask_B11T[:, :, :, window],
+                None if self._padding_mask_B11T is None else self._padding_mask_B11T[..., : self._length],
             )
             stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
             normed_BD = self._norm(stream_BD, layer.mlp_norm)
@@ -189,17 +169,18 @@ class LlamaDecoder:
 def why_unsupported(model: PreTrainedModel) -> str | None:
     """Why `LlamaDecoder` does not support a model's architecture; None if it does."""
     config: Any = model.config
-    family = FAMILIES.get(config.model_type)
-    if family is None:
+    if config.model_type not in FAMILIES:
         return f"there is one for {', '.join(FAMILIES)}, not for {config.model_type}"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, not silu"
     if not has_plain_rotation(config):
         return "its rotations depend on the length of a row"
-    if not set(getattr(config, "layer_types", None) or ()) <= {_FULL, _SLIDING}:
-        return f"its layers are {', '.join(sorted(set(config.layer_types)))}"
+    has_window = getattr(config, "sliding_window", None) is not None
+    kinds_of_layers = set(getattr(config, "layer_types", None) or [_SLIDING if has_window else _FULL])
+    if kinds_of_layers != {_FULL}:
+        return f"its layers are {', '.join(sorted(kinds_of_layers))}"
     layers: Any = model.base_model.layers
-    if any(hasattr(layer.self_attn, "q_norm") != family.has_head_norm for layer in layers):
+    if any(hasattr(layer.self_attn, "q_norm") != FAMILIES[config.model_type] for layer in layers):
         return f"its attention is not that of {config.model_type}"
     # Other classes, such as adapters, compute more than the product with their weight.
     attention = [f"self_attn.{name}_proj" for name in "qkvo"]
@@ -209,16 +190,7 @@ def why_unsupported(model: PreTrainedModel) -> str | None:
     return f"its linear layers are {', '.join(sorted(kinds))}" if kinds else None
 
 
-def _windows(config: Any) -> list[int | None]:
-    """Window of each layer."""
-    number, window = config.num_hidden_layers, getattr(config, "sliding_window", None)
-    if not FAMILIES[config.model_type].has_window:
-        return [None] * number
-    kinds = getattr(config, "layer_types", None) or [_SLIDING] * number
-    return [window if kind == _SLIDING else None for kind in kinds]
-
-
-def _layer(layer: Any, num_query: int, num_key: int, *, window: int | None) -> _Layer:
+def _layer(layer: Any, num_query: int, num_key: int) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     head_norm = None
     if hasattr(attention, "q_norm"):
@@ -233,7 +205,6 @@ def _layer(layer: Any, num_query: int, num_key: int, *, window: int | None) -> _
         gate=_linear(mlp.gate_proj),
         up=_linear(mlp.up_proj),
         down=_linear(mlp.down_proj),
-        window=window,
     )
 
 

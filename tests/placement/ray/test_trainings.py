@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,16 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.planning.plans import Plan, find_plan, models_dir
+from flows.planning.plans import Plan
 from flows.records.progress import Progress
 from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.files import read_json
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.placement.initial_model import InitialModel
 from hacpo_core.store.steps import REPLAYS_FILE, StepStore
-from tests.experiments_outcome import finish, outcome
+from tests.experiments_outcome import finish
 from tests.placement.ray.conftest import RAY
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
@@ -154,44 +149,8 @@ def test_agent_of_two_ranks_loses_one_in_mid_update_and_ends_in_the_same_bits(
     assert "agent llama: a process was lost" in caplog.text
 
 
-class NoisyRank(DyingRank):
-    """As on a GPU: an update repeats itself only nearly."""
-
-    def __init__(self, config: ExperimentConfig, name: str, *arguments: Any) -> None:
-        import torch
-
-        from hacpo_core.engines.learning.torch_learner import TorchLearner
-        from hacpo_core.placement import agents
-
-        step, setup = TorchLearner.optimizer_step, agents.this_setup
-
-        def noisy(learner: TorchLearner) -> Any:
-            for parameter in learner.trainable.values():
-                if parameter.grad is not None:
-                    size = parameter.grad.square().mean().sqrt()
-                    parameter.grad += 5e-4 * size * torch.randn_like(parameter.grad)
-            return step(learner)
-
-        TorchLearner.optimizer_step = noisy  # type: ignore[method-assign]
-        agents.this_setup = lambda *args, **kwargs: dataclasses.replace(setup(*args, **kwargs), is_exact=False)
-        super().__init__(config, name, *arguments)
-
-
 def kinds_of_replays(planned: Plan) -> list[str]:
     return [found["kind"] for found in read_json(planned.root / REPLAYS_FILE)]
-
-
-@pytest.mark.soak
-def test_actor_killed_in_mid_update_on_a_device_that_repeats_itself_nearly_is_replaced(
-    small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned = small_plan("hacpo", *RAY, "checkpoint.every=10")
-    monkeypatch.setattr(ray_actors, "Rank", NoisyRank)
-    orders_of(planned.config.runtime.runs_dir, "qwen").write_text("optimizer_step 10", encoding="utf-8")
-    finish(planned)
-    kinds = kinds_of_replays(planned)
-    assert kinds
-    assert set(kinds) == {"near"}
 
 
 @pytest.mark.soak
@@ -248,99 +207,12 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
         assert norm > 0, "the smaller agent's right answers teach both"
 
 
-class Seeing(ray_actors.Rank):
-    """Knows the GPUs that its process sees."""
-
-    def process(self) -> Any:
-        return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-def train_beside_another(runs_dir: str, experiment: str, devices: str, own: str, other: str) -> None:
-    """Train an experiment with a Ray of its own while another process does; then place two ranks on GPUs.
-
-    Touches the file `own` after the first step and waits there for `other`. Prints the GPUs that the ranks see.
-    """
-
-    class Waiting(Watcher):
-        def stepped(self, progress: Progress) -> None:
-            Path(own).touch()
-            while not Path(other).exists():
-                time.sleep(0.05)
-
-    planned = find_plan(Path(runs_dir), experiment)
-    run_experiment(planned, DirectRunner(), Waiting())
-    os.environ["CUDA_VISIBLE_DEVICES"] = devices
-    config = dataclasses.replace(
-        planned.config,
-        engine=dataclasses.replace(planned.config.engine, device="cuda"),
-        placement=dataclasses.replace(planned.config.placement, num_ranks=2),
-    )
-    (name, agent), *_ = config.pair.agents.items()
-    folder = InitialModel(name, agent, models_dir(config)).make()
-    placement = ray_actors.RayPlacement(config, root=planned.root, initial={name: folder})
-    ray_actors.Rank = Seeing  # type: ignore[misc]
-    group = placement.groups[name]
-    ranks = [
-        ray_actors.place_process(
-            (config, name, folder, rank, 2), group=group, title=str(rank), num_cpus=1.0, num_gpus=1.0
-        )
-        for rank in range(2)
-    ]
-    print(",".join(sorted(ray.get([rank.process.remote() for rank in ranks]))), flush=True)
-    placement.close()
-
-
-@pytest.mark.soak
-def test_two_trainings_side_by_side_have_a_ray_and_gpus_of_their_own_and_the_bits_of_one_alone(
-    small_plan: Callable[..., Plan], tmp_path: Path
-) -> None:
-    def plans(runs_dir: Path, *words: str) -> list[Plan]:
-        return [
-            small_plan("gspo", *words, "train.num_steps=2", f"seed={seed}", runs_dir=runs_dir / str(seed))
-            for seed in (0, 1)
-        ]
-
-    expected = [finish(one) for one in plans(tmp_path / "local")]
-    beside = plans(tmp_path / "ray", *RAY, "placement.colocated=true")  # one processor each
-    marks, started = [str(tmp_path / "first"), str(tmp_path / "second")], []
-    for one, devices, files in zip(beside, ("4,5", "6,7"), (marks, marks[::-1]), strict=True):
-        words = (one.config.runtime.runs_dir, one.id, devices, *files)
-        code = f"from {__name__} import train_beside_another; train_beside_another(*{words!r})"
-        started.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True))
-    try:
-        assert [process.communicate(timeout=200)[0].splitlines()[-1:] for process in started] == [["4,5"], ["6,7"]]
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-    assert [outcome(one) for one in beside] == expected
-
-
 @pytest.mark.system
 def test_agents_that_share_processors_end_in_the_bits_of_one_process(
     small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], dict[str, Any]], tmp_path: Path
 ) -> None:
     expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "local"))
     assert finish(small_plan("hacpo", *RAY, "placement.colocated=true")) == expected
-
-
-@pytest.mark.soak
-@pytest.mark.deepspeed
-def test_ranks_search_for_the_responses_to_their_share_of_the_problems(
-    small_plan: Callable[..., Plan], tmp_path: Path
-) -> None:
-    pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed: pip install 'hacpo[deepspeed]'")
-    words = (*SEARCHES, "engine.learner=deepspeed", "train.num_steps=1")
-    alone = small_plan("sage", *words, runs_dir=tmp_path / "alone")
-    shared = small_plan(
-        "sage", *words, *RAY, "placement.num_ranks=2", "placement.colocated=true", runs_dir=tmp_path / "shared"
-    )
-    found = []
-    for planned in (alone, shared):
-        finish(planned)
-        table = StepStore(planned.root).read_table(1, "rollout.qwen", "rollouts.qwen.parquet")
-        found.append([list(map(str, table[column])) for column in ("sample", "tag", "token_ids", "num_sampled")])
-    assert found[0] == found[1]
 
 
 @pytest.mark.soak

@@ -134,7 +134,7 @@ def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(
         exit_code, _ = run_process(killed)
         assert exit_code == 0, place
         assert outcome(killed) == expected, place
-        list(sync_experiments(runs_dir, [killed.id]))  # as the next command does, if the kill came after the result
+        sync_experiments(runs_dir, [killed.id])  # as the next command does, if the kill came after the result
         assert mlflow_points(runs_dir / "mlflow.db") == points, place
     print(f"\n{len(places)} of {len(places)} kills resumed to the same bits:", *places, sep="\n  ")
 

@@ -24,7 +24,7 @@ from flows.records.gridfile import GridRecord, save_grid
 from flows.records.mlflow_address import STATE_FILE, mark_unsent
 from flows.runs.display import format_table
 from flows.runs.results import read_final
-from flows.runs.tracking import plan_tracking_uri
+from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from flows.service.gpu_locks import visible_devices
 from flows.service.prefect_server import await_server, ensure_server, find_server, log_in_hint, shared_server
 from flows.service.schedule import RefusedError, Schedule
@@ -117,6 +117,7 @@ def _show_results(
 
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
+    sync_experiments(runs_dir, [plan.id for plan in grid.plans.values()])
     sync_grid(record_of(grid), runs_dir)
     if as_json:
         result = {"table": rows, "failed": reasons, "report": str(report.page), "comparisons": report.sentences}

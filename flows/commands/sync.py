@@ -23,11 +23,9 @@ def sync(
     from flows.records.mlflow_address import unsent_experiments
     from flows.runs.tracking import sync_experiments
 
-    for line in sync_experiments(runs_dir, experiments or []):
-        print(line, flush=True)
+    for name in sync_experiments(runs_dir, experiments or []):
+        print(f"{name}: sent to MLflow")
     for record in [] if experiments else read_grids(runs_dir):
-        num_sent = sync_grid(record, runs_dir)
-        if num_sent:
-            print(f"grid {record.name}: {num_sent} values sent to MLflow")
+        sync_grid(record, runs_dir)
     if unsent_experiments(runs_dir):
         raise typer.Exit(EXIT_RUN)

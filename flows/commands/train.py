@@ -98,8 +98,7 @@ def train_planned(train_plan: Any, *, as_json: bool) -> None:
         if has_unsent(train_plan.root):
             from flows.runs.tracking import sync_experiments
 
-            for line in sync_experiments(Path(train_plan.config.runtime.runs_dir), [train_plan.id]):
-                print(line, file=sys.stderr)
+            sync_experiments(Path(train_plan.config.runtime.runs_dir), [train_plan.id])
     if as_json:
         print(json.dumps({"id": result.id, "table": result.table, "reused": is_reused}))
         return

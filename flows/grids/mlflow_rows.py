@@ -51,12 +51,8 @@ class _Cell:
     row: dict[str, Any]
 
 
-def sync_grid(record: GridRecord, runs_dir: Path) -> int:
-    """Bring MLflow's runs for the complete rows of a grid to what the runs folder holds.
-
-    Returns:
-        number of values sent; without a complete row none. That the store is away is a warning.
-    """
+def sync_grid(record: GridRecord, runs_dir: Path) -> None:
+    """Bring MLflow's runs for the complete rows of a grid to what the runs folder holds; a store away is a warning."""
     try:
         roots = {name: experiments_dir(runs_dir) / name for name in sorted(record.experiments)}
         plans = {name: find_plan(runs_dir, name) for name, root in roots.items() if (root / RESULT_FILE).is_file()}
@@ -64,7 +60,7 @@ def sync_grid(record: GridRecord, runs_dir: Path) -> int:
         plan = next(iter(plans.values()), None)
         uri = plan_tracking_uri(plan) if plan is not None and rows else None
         if plan is None or uri is None:
-            return 0
+            return
         from flows.records.mlflow_store import RunContent
 
         store = open_store(plan.config, uri, results=True)
@@ -81,10 +77,8 @@ def sync_grid(record: GridRecord, runs_dir: Path) -> int:
             members = [membership("grid", record.name), membership("pair", cell.pair)]
             tags = {**dict.fromkeys(members, "true"), "hacpo.experiments": " ".join(dict.fromkeys(ids))}
             store.write(key, [RunContent(name, "FINISHED", tags, _params(cells), list(_batches(cells)))])
-        return store.num_sent
     except HacpoError as error:
         _log.warning("grid %s: not sent to MLflow: %s; `hacpo sync` sends it later", record.name, first_line(error))
-        return 0
 
 
 def _rows(record: GridRecord, plans: dict[str, Plan]) -> Iterator[list[_Cell]]:

@@ -1,4 +1,4 @@
-"""MLflow's store: brings runs to a given content, and sends each value once. Only this file imports mlflow.
+"""MLflow's store: brings runs to a given content. Only this file imports mlflow.
 
 A SQLite store is switched to WAL mode and migrated once, under a lock.
 """
@@ -11,12 +11,12 @@ import logging
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
-from mlflow.entities import Metric, Param, RunTag, ViewType
+from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -102,7 +102,7 @@ def prepare_store(uri: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Metrics of one step, with a time that never changes; MLflow has all of them if it has the first one's value."""
+    """Metrics of one step; MLflow has all of them if it has the first one's value."""
 
     step: int
     timestamp_ms: int
@@ -120,51 +120,35 @@ class RunContent:
     status: str
     tags: Mapping[str, str]
     params: Mapping[str, Any]
-    batches: Iterable[Batch] = ()
-
-
-@dataclass(slots=True)
-class _Run:
-    """A run as MLflow has it; `history` is of metrics that were looked up: the last value by step."""
-
-    id: str
-    status: str
-    tags: dict[str, str]
-    params: set[str]
-    history: dict[str, dict[int, float]] = field(default_factory=dict)
+    batches: Sequence[Batch] = ()
 
 
 class MlflowStore:
-    """The runs of one MLflow experiment; it remembers what they hold.
+    """One MLflow experiment; what was deleted of it on MLflow's page is restored, with a warning.
 
-    Every method raises TrackingError if the store does not respond or rejects data; open it anew after that. What was
-    deleted on MLflow's page is restored, with a warning.
+    Every method raises TrackingError if the store does not respond or rejects data; open it anew after that.
     """
 
     def __init__(self, uri: str, *, experiment: str) -> None:
-        """Open, restore or create the experiment of this name in the store with this URI."""
-        self._uri, self._runs = uri, dict[str, dict[str, _Run]]()
-        self.num_sent = 0
-        """number of metrics' values that were sent"""
+        """Connect to the store with this URI; the experiment of this name is made if there is none."""
+        self._uri, self._name = uri, experiment
         with _in_one_sentence(uri, ImportError, ValueError):  # missing driver, invalid address
             prepare_store(uri)
             self._client = MlflowClient(uri)
-            self.experiment_id = self._find_experiment(experiment)
-            """MLflow's id of the experiment"""
+        self.experiment_id = self._experiment_id()
+        """MLflow's id of the experiment"""
 
-    def _find_experiment(self, name: str) -> str:
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
-            try:
-                return str(self._client.create_experiment(name))
-            except MlflowException:  # another process created it in between
-                experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:
-                    raise
-        if experiment.lifecycle_stage == "deleted":
-            self._client.restore_experiment(experiment.experiment_id)
-            _log.warning("MLflow's experiment %s was deleted on its page; it is restored", name)
-        return str(experiment.experiment_id)
+    def _experiment_id(self) -> str:
+        with _in_one_sentence(self._uri):
+            experiment = self._client.get_experiment_by_name(self._name)
+            if experiment is None:
+                with suppress(MlflowException):  # another process creates it at the same time
+                    return str(self._client.create_experiment(self._name))
+                experiment = self._client.get_experiment_by_name(self._name)
+            if experiment.lifecycle_stage == "deleted":
+                self._client.restore_experiment(experiment.experiment_id)
+                _log.warning("MLflow's experiment %s was deleted on its page; it is restored", self._name)
+            return str(experiment.experiment_id)
 
     def holds(self, key: str, num_runs: int) -> bool:
         """Whether MLflow has all runs of a key, none of them deleted."""
@@ -178,72 +162,51 @@ class MlflowStore:
         Returns:
             ids by name.
         """
+        self.experiment_id = self._experiment_id()
         with _in_one_sentence(self._uri):
-            if key not in self._runs:
-                self._runs[key] = self._found(key)
-            runs = self._runs[key]
+            runs = self._runs(key)
             parent: dict[str, str] = {}
             for content in contents:
                 if content.name not in runs:
-                    tags = {**content.tags, **parent, _KEY: key, MLFLOW_RUN_NAME: content.name}
-                    info = self._client.create_run(self.experiment_id, tags=tags).info
-                    runs[content.name] = _Run(info.run_id, info.status, tags, set())
+                    tags = {**parent, _KEY: key, MLFLOW_RUN_NAME: content.name}
+                    runs[content.name] = self._client.create_run(self.experiment_id, tags=tags)
                 self._write(runs[content.name], content)
-                parent = parent or {MLFLOW_PARENT_RUN_ID: runs[content.name].id}
-        return {content.name: runs[content.name].id for content in contents}
+                parent = parent or {MLFLOW_PARENT_RUN_ID: runs[content.name].info.run_id}
+        return {content.name: runs[content.name].info.run_id for content in contents}
 
-    def _found(self, key: str) -> dict[str, _Run]:
-        found = self._client.search_runs([self.experiment_id], f"tags.`{_KEY}` = '{key}'", ViewType.ALL)
-        for run in found:
+    def _runs(self, key: str) -> dict[str, Run]:
+        """The runs of a key by name; deleted ones are restored."""
+        runs = self._client.search_runs([self.experiment_id], f"tags.`{_KEY}` = '{key}'", ViewType.ALL)
+        for run in runs:
             if run.info.lifecycle_stage == "deleted":
                 self._client.restore_run(run.info.run_id)
                 _log.warning("run %s was deleted on MLflow's page; it is restored", run.info.run_name)
-        return {
-            run.info.run_name: _Run(run.info.run_id, run.info.status, dict(run.data.tags), set(run.data.params))
-            for run in found
-        }
+        return {run.info.run_name: run for run in runs}
 
-    def _write(self, run: _Run, content: RunContent) -> None:
+    def _write(self, run: Run, content: RunContent) -> None:
         """Send what the run lacks."""
-        params = [Param(name, str(value)) for name, value in content.params.items() if name not in run.params]
+        params = [Param(name, str(value)) for name, value in content.params.items() if name not in run.data.params]
         for start in range(0, len(params), _MAX_PARAMS):
-            self._client.log_batch(run.id, params=params[start : start + _MAX_PARAMS])
-        run.params |= content.params.keys()
-        self._set_tags(run, content.tags)
-        waiting: list[Metric] = []
+            self._client.log_batch(run.info.run_id, params=params[start : start + _MAX_PARAMS])
+        tags = [RunTag(name, value) for name, value in content.tags.items() if run.data.tags.get(name) != value]
+        if tags:
+            self._client.log_batch(run.info.run_id, tags=tags)
+        metrics: list[Metric] = []
+        values_by_name: dict[str, dict[int, float]] = {}
         for batch in content.batches:
-            name, value = next(iter(batch.values.items()))
-            if self._history(run, name).get(batch.step) == value:
-                continue
-            if len(waiting) + len(batch.values) > _MAX_VALUES:
-                self._send(run, waiting)
-            waiting += [Metric(key, float(v), batch.timestamp_ms, batch.step) for key, v in batch.values.items()]
-            run.history[name][batch.step] = value
-        self._send(run, waiting)
-        if run.status != content.status:
+            first, first_value = next(iter(batch.values.items()))
+            if first not in values_by_name:
+                points = self._client.get_metric_history(run.info.run_id, first)
+                values_by_name[first] = {p.step: p.value for p in sorted(points, key=lambda p: int(p.timestamp))}
+            if values_by_name[first].get(batch.step) != first_value:
+                metrics += [Metric(name, float(v), batch.timestamp_ms, batch.step) for name, v in batch.values.items()]
+        for start in range(0, len(metrics), _MAX_VALUES):
+            self._client.log_batch(run.info.run_id, metrics=metrics[start : start + _MAX_VALUES])
+        if run.info.status != content.status:
             if content.status == "RUNNING":
-                self._client.update_run(run.id, status="RUNNING")
+                self._client.update_run(run.info.run_id, status="RUNNING")
             else:
-                self._client.set_terminated(run.id, content.status)
-            run.status = content.status
-
-    def _send(self, run: _Run, waiting: list[Metric]) -> None:
-        if waiting:
-            self._client.log_batch(run.id, metrics=waiting)
-            self.num_sent += len(waiting)
-            waiting.clear()
-
-    def _set_tags(self, run: _Run, tags: Mapping[str, str]) -> None:
-        changed_tags = {name: value for name, value in tags.items() if run.tags.get(name) != value}
-        if changed_tags:
-            self._client.log_batch(run.id, tags=[RunTag(name, value) for name, value in changed_tags.items()])
-            run.tags |= changed_tags
-
-    def _history(self, run: _Run, name: str) -> dict[int, float]:
-        if name not in run.history:
-            points = sorted(self._client.get_metric_history(run.id, name), key=lambda point: int(point.timestamp))
-            run.history[name] = {point.step: point.value for point in points}
-        return run.history[name]
+                self._client.set_terminated(run.info.run_id, content.status)
 
     def add_columns(self, *, params: Sequence[str] = (), tags: Sequence[str] = (), metrics: Sequence[str] = ()) -> None:
         """Add columns to the view of MLflow's table of runs that VIEW_KEY names in its address."""

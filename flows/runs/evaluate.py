@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +27,6 @@ from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import Runner
 from hacpo_core.store.steps import StepStore
-
-_log = logging.getLogger(__name__)
 
 
 def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
@@ -131,8 +128,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             ProgressRecorder(store, plan.config, step=last_measured_step, evaluations=results, watcher=watcher)
     if is_tracked:
         mark_unsent(plan.root)
-    for line in sync_experiments(Path(plan.config.runtime.runs_dir), [plan.id]):
-        _log.info("%s", line)
+    sync_experiments(Path(plan.config.runtime.runs_dir), [plan.id])
     raise_failed(errors)
     return evaluations_of(plan, step)
 

@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.fields import fields_of
 from hacpo_core.errors import HacpoError, TrackingError, first_line
 from hacpo_core.evaluation.best import best_texts
-from hacpo_core.evaluation.results import EvaluationResult, read_result
+from hacpo_core.evaluation.results import read_result
 from hacpo_core.files import write_json
 from hacpo_core.store.lock import is_locked
 from hacpo_core.store.steps import StepStore
@@ -112,28 +112,29 @@ def sync_experiment(plan: Plan, store: MlflowStore, *, status: str | None = None
 
 
 def _batches(plan: Plan, first_step: int) -> dict[str, list[Batch]]:
-    """Metrics and evaluations from a step on, by agent; "": the figures of all agents, with their mean accuracies."""
+    """Metrics from a step on, and all evaluations, since damaged ones are made again at the end; by agent.
+
+    "" stands for the figures of all agents, with their mean accuracies.
+    """
     from flows.records.mlflow_store import Batch
 
     store, agents = StepStore(plan.root), list(plan.config.pair.agents)
     batches: defaultdict[str, list[Batch]] = defaultdict(list)
-    for step in range(first_step, store.last_step() + 1):
-        if step and store.is_intact(step, "metrics"):
+    for step in range(store.last_step() + 1):
+        if step and step >= first_step and store.is_intact(step, "metrics"):
             metrics = store.metrics(step)
             for name, values in {**metrics["agents"], "": metrics["run"]}.items():
-                if values:
-                    batches[name].append(Batch(step, int(metrics["timestamp_ms"]), values))
-        by_benchmark: defaultdict[str, list[tuple[int, EvaluationResult]]] = defaultdict(list)
+                batches[name].append(Batch(step, int(metrics["timestamp_ms"]), values))
+        values_by_benchmark: defaultdict[str, list[float]] = defaultdict(list)
         for phase in store.committed(step):
             if phase.startswith("evaluate.") and store.is_intact(step, phase):
                 result, time_ms = read_result(store, step, phase), store.committed_at_ms(step, phase)
                 batches[result.agent].append(Batch(step, time_ms, result_values(result)))
-                by_benchmark[result.benchmark].append((time_ms, result))
-        for benchmark, results in by_benchmark.items():
-            if len(results) == len(agents):
-                mean = sum(result.value for _, result in results) / len(results)
-                last_ms = max(time_ms for time_ms, _ in results)
-                batches[""].append(Batch(step, last_ms, {f"evaluate/{benchmark}_accuracy": mean}))
+                values = values_by_benchmark[result.benchmark]
+                values.append(result.value)
+                if len(values) == len(agents):
+                    mean = {f"evaluate/{result.benchmark}_accuracy": sum(values) / len(values)}
+                    batches[""].append(Batch(step, time_ms, mean))
     return batches
 
 
@@ -214,50 +215,42 @@ class Tracking:
             self._warn(f"no answer within {FINISH_LIMIT_S:.0f} s")
 
     def _warn(self, error: str) -> None:
-        _log.warning("%s: not all was sent to MLflow (%s); it is sent later, once", self._plan.id, error)
+        if error and error != self._error:
+            _log.warning("%s: not all was sent to MLflow (%s); `hacpo sync` sends it later", self._plan.id, error)
+        self._error = error
 
     def _run(self) -> None:
-        while True:
+        has_ended = False
+        while not has_ended:
             self._has_news.wait()
             self._has_news.clear()
             has_ended = self._has_ended.is_set()
-            error = self._send()
-            if error and error != self._error:
-                self._warn(error)
-            self._error = error
-            if has_ended:
-                return
-            if error:
+            self._warn(self._send())
+            if self._error:
                 self._has_news.set()
-            self._has_ended.wait(RETRY_EVERY_S if error else SEND_EVERY_S)
+            self._has_ended.wait(RETRY_EVERY_S if self._error else SEND_EVERY_S)
 
     def _send(self) -> str:
         """Send what is new. Returns why that failed, else an empty text."""
         assert self._uri is not None, "the thread runs only if tracking is on"
-        is_fresh = False
-        while True:
-            try:
-                if self._store is None:
-                    is_fresh, self._first_step = True, 0
-                    self._store = open_store(self._plan.config, self._uri)
-                last_step = StepStore(self._plan.root).last_step()
-                is_open = self._status == "RUNNING"
-                first_step = self._first_step if is_open else 0  # damaged evaluations are made again at the end
-                sync_experiment(self._plan, self._store, status=self._status, first_step=first_step)
-                self._first_step = last_step
-                return ""
-            except Exception as error:  # noqa: BLE001  no error of the store may end a training
-                self._store = None
-                if is_fresh:  # otherwise, what the store remembers may be outdated: a run was deleted on its page
-                    return first_line(error) if isinstance(error, HacpoError) else f"{type(error).__name__}: {error}"
+        try:
+            self._store = self._store or open_store(self._plan.config, self._uri)
+            last_step = StepStore(self._plan.root).last_step()
+            sync_experiment(self._plan, self._store, status=self._status, first_step=self._first_step)
+            self._first_step = last_step
+            return ""
+        except Exception as error:  # noqa: BLE001  no error of the store may end a training
+            self._store = None
+            return first_line(error) if isinstance(error, HacpoError) else f"{type(error).__name__}: {error}"
 
 
-def sync_experiments(runs_dir: Path, names: Sequence[str] = ()) -> Iterator[str]:
+def sync_experiments(runs_dir: Path, names: Sequence[str] = ()) -> list[str]:
     """Send to MLflow what it lacks of some experiments, or of all of a runs folder; those that train send themselves.
 
-    Yields:
-        a line for each experiment that was sent. What cannot be sent is a warning, once for a store that is away.
+    Returns:
+        ids of the experiments that were sent. What cannot be sent is a warning, once for a store that is away.
     """
+    sent_ids = []
     stores: dict[tuple[str, str], MlflowStore | None] = {}
     for name in names or experiment_ids(runs_dir):
         root = experiments_dir(runs_dir) / name
@@ -268,20 +261,19 @@ def sync_experiments(runs_dir: Path, names: Sequence[str] = ()) -> Iterator[str]
             uri = plan_tracking_uri(plan)
             if uri is None:
                 continue
-            place = uri, plan.config.tracking.experiment
-            if place not in stores:
-                stores[place] = None  # each call to a silent store takes a while
-                stores[place] = open_store(plan.config, uri)
-            store = stores[place]
-            if store is None or (not names and _is_complete(plan, store)):
-                continue
-            num_before = store.num_sent
-            sync_experiment(plan, store)
-            yield f"{name}: {store.num_sent - num_before} values sent to MLflow"
+            address = uri, plan.config.tracking.experiment
+            if address not in stores:
+                stores[address] = None  # each call to a silent store takes a while
+                stores[address] = open_store(plan.config, uri)
+            store = stores[address]
+            if store is not None and not _is_complete(plan, store):
+                sync_experiment(plan, store)
+                sent_ids.append(name)
         except HacpoError as error:  # for example an experiment of another version of hacpo
             if isinstance(error, TrackingError):
-                stores[place] = None
+                stores[address] = None
             _log.warning("%s: not sent to MLflow: %s", name, first_line(error))
+    return sent_ids
 
 
 def _is_complete(plan: Plan, store: MlflowStore) -> bool:

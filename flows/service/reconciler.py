@@ -17,17 +17,14 @@ experiment's lock shows at once whether the process of an experiment is alive:
 To resubmit is to create a new flow run. After MAX_RESTARTS restarts without a committed step between them, the
 experiment counts as failed. Processes are visible on their own host alone, so every `hacpo worker` checks those of its
 host: it kills the process of a cancelled run, and reports dead grids and reports, which hold no lock and would
-occupy a slot of the pool forever. One worker of a runs folder does all else, and sends to MLflow what ended
-experiments did not.
+occupy a slot of the pool forever. One worker of a runs folder does all else.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import math
 import socket
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,11 +39,9 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.records.failures import record_failure
-from flows.records.mlflow_address import unsent_experiments
 from flows.records.states import CONFIG_FILE, experiment_status
 from flows.service.deployments import POOL
 from flows.service.experiment_state import state_of
-from flows.service.processes import end_with_parent, module_command
 from flows.service.schedule import FOLDER_TAG, Schedule, flow_run_pages, host_of, prefect_errors, scheduled_run
 from hacpo_core.errors import EngineError
 from hacpo_core.store.steps import StepStore
@@ -54,8 +49,6 @@ from hacpo_core.store.steps import StepStore
 _log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """consecutive resubmissions of an experiment without progress by at least one step"""
-SEND_EVERY_S = 60.0
-"""time between two attempts to send to MLflow what ended experiments did not"""
 _RESTARTS = "restarts:"
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 _LIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
@@ -82,9 +75,6 @@ class Reconciler:
     schedule: Schedule
     runs_dir: Path
     timeouts: Timeouts = field(default_factory=Timeouts)
-    sender: subprocess.Popen[bytes] | None = None
-    """process that sends to MLflow what ended experiments did not"""
-    _send_at: float = -math.inf
     _created_at: float = field(default_factory=time.time)
     _since: dict[Any, float] = field(default_factory=dict)
     _seen: set[Any] = field(default_factory=set)
@@ -228,17 +218,6 @@ class Reconciler:
     def _set(self, run: FlowRun, state: State[Any]) -> None:
         with prefect_errors():
             self.schedule.client.set_flow_run_state(run.id, state, force=True)
-
-    def send_tracking(self) -> None:
-        """Have a process send to MLflow what ended experiments did not, one at a time; the store may be silent."""
-        is_busy = self.sender is not None and self.sender.poll() is None
-        if is_busy or time.monotonic() < self._send_at:
-            return
-        self._send_at = time.monotonic() + SEND_EVERY_S  # to look reads a file of every experiment
-        unsent = unsent_experiments(self.runs_dir)
-        if unsent:
-            command = module_command("flows.cli", "sync", *unsent, "--runs-dir", str(self.runs_dir))
-            self.sender = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 
 def processes_of_runs() -> dict[str, list[psutil.Process]]:

@@ -76,8 +76,6 @@ class _Service:
         set_pool_limit(self._schedule, self._num_slots)
         has_lock = acquire(reconciler_lock, limit_s=0.0)
         self._reconciler.check_once(only_host=not has_lock)
-        if has_lock:
-            self._reconciler.send_tracking()
 
     def has_ended(self, limit_s: float) -> bool:
         """Whether Prefect's worker has ended, or does so within this time."""

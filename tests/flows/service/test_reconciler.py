@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,21 +20,15 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Pending, Running
 
-from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
-from flows.records.mlflow_address import has_unsent, mark_unsent
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
-from flows.runs.experiment import run_experiment
 from flows.service.deployments import POOL, deploy
 from flows.service.prefect_server import ensure_server, stop_server
 from flows.service.reconciler import MAX_RESTARTS, Reconciler, Timeouts, processes_of_runs
 from flows.service.schedule import Schedule, worker_name
 from flows.service.worker_loop import set_pool_limit
-from hacpo_core.config import TrackingConfig
 from hacpo_core.errors import ServerError
-from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
-from tests.experiments_outcome import mlflow_points
 
 AT_ONCE, LATER = Timeouts(0.0, 0.0, 0.0), Timeouts(60.0, 60.0, 60.0)
 HERE, ELSEWHERE = worker_name(socket.gethostname(), 2), worker_name("elsewhere", 2)
@@ -367,26 +361,3 @@ def test_dead_report_gives_its_place_in_the_pool_back(tmp_path: Path, migrated: 
         assert offered() == [waiting.id]
     finally:
         stop_server(tmp_path)
-
-
-@pytest.mark.system
-def test_what_a_killed_training_did_not_send_to_mlflow_is_sent(small_plan: Callable[..., Plan]) -> None:
-    planned = small_plan("gspo", "tracking.enabled=true", "evaluate.during=[]", "evaluate.final=[]")
-    mark_unsent(planned.root)
-    untracked = replace(planned, config=replace(planned.config, tracking=TrackingConfig(enabled=False)))
-    run_experiment(untracked, DirectRunner())
-    runs_dir = Path(planned.config.runtime.runs_dir)
-    schedule = schedule_of(runs_dir, "COMPLETED")
-    reconciler = reconciler_of(schedule)
-    with ExperimentLock(planned.root):
-        reconciler.send_tracking()
-        assert reconciler.sender is None, "a process that trains it sends it as well"
-    reconciler.send_tracking()
-    assert reconciler.sender is None, "not yet: a look reads a file of every experiment"
-    reconciler = reconciler_of(schedule)
-    reconciler.send_tracking()
-    assert reconciler.sender is not None
-    assert reconciler.sender.wait() == 0
-    assert not has_unsent(planned.root)
-    points = mlflow_points(runs_dir / "mlflow.db")
-    assert {step for run, name, step, _ in points if (run, name) == (planned.id, "progress/step")} == {1, 2, 3, 4}

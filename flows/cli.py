@@ -14,26 +14,8 @@ from typing import Annotated
 
 import typer
 
-from flows.commands import (
-    audit_verifier,
-    dashboard,
-    delete,
-    doctor,
-    evaluate,
-    export,
-    grid,
-    list_runs,
-    probe,
-    reference,
-    report,
-    samples,
-    show,
-    sync,
-    train,
-    worker,
-)
+from flows.commands import before, grid, reference, report, runs, services, train
 from flows.commands.options import EXIT_RUN
-from flows.commands.server import server_app
 from flows.process import configure_process
 from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, ModelError
 from hacpo_core.files import FULL_DISK
@@ -60,30 +42,29 @@ def _options(
 
 
 for command in (
-    probe.probe,
+    before.probe,
     train.train,
     train.resume,
-    train.extend,
     grid.demo,
     grid.grid,
-    worker.worker,
+    services.worker,
     report.report,
-    sync.sync,
-    show.show,
+    runs.sync,
+    before.show,
     reference.fields,
     reference.methods,
     reference.health,
-    delete.delete,
-    evaluate.evaluate,
-    export.export,
-    samples.samples,
-    audit_verifier.audit_verifier,
-    doctor.doctor,
-    dashboard.dashboard,
+    runs.delete,
+    runs.evaluate,
+    runs.export,
+    runs.samples,
+    runs.audit_verifier,
+    before.doctor,
+    services.dashboard,
 ):
     app.command()(command)
-app.command("list")(list_runs.list_runs)
-app.add_typer(server_app, name="server")
+app.command("list")(runs.list_runs)
+app.add_typer(services.server_app, name="server")
 
 
 class _BriefFormatter(logging.Formatter):
@@ -129,7 +110,7 @@ def main() -> None:
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # into which typer turns Ctrl-C
-            commits = {"train", "resume", "extend", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
+            commits = {"train", "resume", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
             hint = "; the same command resumes from the last committed phase" if commits else ""
             print(f"hacpo: interrupted{hint}", file=sys.stderr)
         raise

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
-from flows.commands.options import AsJson, GridHardware, GridName, Overrides, RunsDir, Seeds, numbers, stay_offline
+from flows.commands.options import GridHardware, GridName, Overrides, RunsDir, Seeds, numbers, stay_offline
 from hacpo_core.errors import ConfigError
 
 
@@ -37,7 +37,6 @@ def grid(
     priority: Annotated[str, typer.Option(help="queue: high, normal or low")] = "normal",
     submit: Annotated[bool, typer.Option("--submit", help="only submit the experiments; do not wait")] = False,
     runs_dir: RunsDir = Path("runs"),
-    as_json: AsJson = False,
 ) -> None:
     """Train a grid of pairs, methods and seeds; skip what is complete; print the table and write the report."""
     if dry_run:
@@ -55,7 +54,7 @@ def grid(
     )
     selection = cast(Selection, run)
     if dry_run:
-        show_grid(make_plan(runs=scheduled_runs(runs_dir)), selection, as_json=as_json)
+        show_grid(make_plan(runs=scheduled_runs(runs_dir)), selection)
         return
     run_grid(
         make_plan,
@@ -64,5 +63,4 @@ def grid(
         num_workers=workers,
         priority=priority,
         waits=not submit,
-        as_json=as_json,
     )

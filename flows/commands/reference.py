@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-Format = Annotated[Literal["text", "markdown", "json"], typer.Option("--format", help="markdown is for a site")]
+Format = Annotated[Literal["text", "markdown"], typer.Option("--format", help="markdown is for a site")]
 
 
 def fields(

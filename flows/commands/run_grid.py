@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +21,12 @@ from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, save_grid
 from flows.records.mlflow_address import STATE_FILE, mark_unsent
+from flows.records.states import experiment_status
 from flows.runs.display import format_table
 from flows.runs.results import read_final
 from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from flows.service.gpu_locks import visible_devices
-from flows.service.prefect_server import await_server, ensure_server, find_server, log_in_hint, shared_server
+from flows.service.prefect_server import ensure_server, find_server, log_in_hint, shared_server
 from flows.service.schedule import RefusedError, Schedule
 from flows.service.worker import find_worker, slots_here, worker_here
 from hacpo_core.config.addresses import without_password
@@ -45,7 +45,6 @@ def run_grid(
     num_workers: int | None = None,
     priority: str = "normal",
     waits: bool = True,
-    as_json: bool = False,
 ) -> None:
     """Submit the selected experiments of a grid, wait for them, print the results and write the report.
 
@@ -56,7 +55,7 @@ def run_grid(
         runs_dir: folder of all runs.
         selection: which experiments; complete ones are never run again.
         num_workers: experiments at a time, of the worker that is started.
-        priority, waits, as_json: queue; if not `waits`, return once all are queued; print JSON.
+        priority, waits: queue; if not `waits`, return once all are queued.
 
     Raises:
         ConfigError: `num_workers` is given, but a worker with another number runs.
@@ -67,10 +66,9 @@ def run_grid(
     grid = make_plan()
     plans_to_run = grid.experiments(*SELECTED[selection])
     awaited_plans = [*plans_to_run, *grid.experiments("running")]
-    if not as_json:
-        for plan in grid.experiments("done"):
-            print(f"{plan.id} is complete and is reused.")
-        print_states(grid)
+    for plan in grid.experiments("done"):
+        print(f"{plan.id} is complete and is reused.")
+    print_states(grid)
     if not awaited_plans and not grid.experiments("done"):
         raise EngineError(f"{grid.name}: no experiment is complete and none can be run; --dry-run shows the reasons")
     if awaited_plans and shared_server() is not None:
@@ -78,14 +76,16 @@ def run_grid(
     record_grid(grid, runs_dir)
     reasons: dict[str, str] = {}
     if awaited_plans:
-        _say(grid.config.about.strip(), as_json=as_json or not grid.config.about)
+        print(grid.config.about.strip())
         number = num_workers or default_workers(awaited_plans)
         if not waits:
-            _queue(grid, plans_to_run, runs_dir, num_workers=number, priority=priority, as_json=as_json)
+            make_initial_models(plans_to_run, num_workers=number)
+            submit(plans_to_run, _schedule(runs_dir), priority=priority)
+            print(f"{experiments_text(len(plans_to_run))} in the queue; start `hacpo worker` to train")
             return
-        reasons = _train(awaited_plans, runs_dir, num_slots=number, priority=priority, as_json=as_json)
+        reasons = _train(awaited_plans, runs_dir, num_slots=number, priority=priority)
         grid = make_plan()
-    _show_results(grid, reasons, runs_dir, begun_at=begun_at, as_json=as_json)
+    _show_results(grid, runs_dir, begun_at=begun_at)
     _raise_unless_complete(grid, reasons)
 
 
@@ -98,20 +98,7 @@ def _check_num_workers(num_workers: int | None, runs_dir: Path) -> None:
         )
 
 
-def _queue(
-    grid: GridPlan, plans: Sequence[Plan], runs_dir: Path, *, num_workers: int, priority: str, as_json: bool
-) -> None:
-    """Submit the experiments for the folder's workers, without waiting."""
-    make_initial_models(plans, num_workers=num_workers)
-    ids = submit(plans, _schedule(runs_dir, as_json=as_json), priority=priority)
-    _say(f"{experiments_text(len(plans))} in the queue; start `hacpo worker` to train", as_json=as_json)
-    if as_json:
-        print(json.dumps({"grid": grid.name, "queued": [plan.id for plan in plans], "submitted": ids}))
-
-
-def _show_results(
-    grid: GridPlan, reasons: Mapping[str, str], runs_dir: Path, *, begun_at: float, as_json: bool
-) -> None:
+def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
     """Write the report, and print the results and the addresses of report, page, Prefect and MLflow."""
     from dashboards.report import write_report  # imports vl-convert, not needed to show or submit a grid
 
@@ -119,10 +106,6 @@ def _show_results(
     report = write_report(grid, runs_dir / "reports" / grid.name)
     sync_experiments(runs_dir, [plan.id for plan in grid.plans.values()])
     sync_grid(record_of(grid), runs_dir)
-    if as_json:
-        result = {"table": rows, "failed": reasons, "report": str(report.page), "comparisons": report.sentences}
-        print(json.dumps({"grid": grid.name, **result}))
-        return
     print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
     print(f"\nreport   {report.page}")
     print(f"page     `make dashboard`, or `hacpo dashboard --runs-dir {runs_dir}`")
@@ -207,18 +190,12 @@ def _longest_first(plans: Sequence[Plan]) -> list[Plan]:
     return sorted(plans, key=lambda p: len(p.config.pair.agents) * total_updates(p.config), reverse=True)
 
 
-def _reconnected(runs_dir: Path) -> Schedule:
-    return Schedule(await_server(runs_dir), runs_dir)
-
-
-def _schedule(runs_dir: Path, *, as_json: bool) -> Schedule:
+def _schedule(runs_dir: Path) -> Schedule:
     """The schedule of a runs folder; starts its server if necessary."""
-    server = ensure_server(runs_dir)
-    _say(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", as_json=as_json)
-    return Schedule(server, runs_dir)
+    return Schedule(ensure_server(runs_dir), runs_dir)
 
 
-def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: str, as_json: bool) -> dict[str, str]:
+def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: str) -> dict[str, str]:
     """Submit experiments and wait for them.
 
     Returns:
@@ -230,17 +207,17 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
     try:
         with worker_here(runs_dir, num_slots=num_slots) as check:  # starts worker and server in the background
             make_initial_models(plans, num_workers=num_slots)
-            schedule = _schedule(runs_dir, as_json=as_json)
+            schedule = _schedule(runs_dir)
             submit(plans, schedule, priority=priority)  # removes an earlier failure, which would end the wait
-            reconnect = partial(_reconnected, runs_dir)
-            return watch(_longest_first(plans), schedule, reconnect, check, priority=priority)
+            return watch(_longest_first(plans), schedule, partial(_schedule, runs_dir), check, priority=priority)
     except (KeyboardInterrupt, EngineError, ServerError):
         server = find_server(runs_dir)  # its address may have changed
         if find_worker(runs_dir) is None and server is not None:
             schedule = Schedule(server, runs_dir)
             for plan in plans:  # no worker is left to train them; the same call resubmits them
-                with suppress(HacpoError):
-                    schedule.cancel(plan.id, has_worker=False)
+                if experiment_status(plan.root).state != "running":  # elsewhere
+                    with suppress(HacpoError):
+                        schedule.cancel(plan.id, has_worker=False)
         raise
 
 
@@ -271,8 +248,3 @@ def result_rows(grid: GridPlan) -> list[dict[str, Any]]:
             if row["agent"] == cell.agent:
                 rows.append({**row, "pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()})
     return rows
-
-
-def _say(text: str, *, as_json: bool) -> None:
-    if not as_json:
-        print(text)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from flows.planning.plans import Plan, initial_models
-from flows.runs.display import JobBars
+from flows.runs.display import Bars
 from flows.service.processes import end_with_parent
 from hacpo_core.config.threads import usable_cores
 from hacpo_core.errors import EngineError
@@ -40,7 +40,7 @@ def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
     num_processes = min(num_workers, len(missing_models))
     workers = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_start_process, initargs=(messages,))
     max_threads = max(1, usable_cores() // num_processes)
-    with workers, JobBars(len(missing_models)) as bars:
+    with workers, Bars() as bars:
         open_jobs = {}
         for folder, model in missing_models.items():
             label = f"warm-up {model.name} {folder.name[-4:]}"
@@ -51,9 +51,9 @@ def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
                 bars.show(*messages.get())
             for job in [job for job in open_jobs if job.done()]:
                 name = open_jobs.pop(job)
-                bars.finish(name, "")
                 try:
                     job.result()
+                    bars.finish(name, "done")
                 except BrokenProcessPool as error:
                     raise EngineError(f"{name}: its process died (killed, or out of memory); try again") from error
             time.sleep(0.1)

@@ -175,12 +175,8 @@ def plan_grid(
         for key, part in zip(keys, parts, strict=True):
             (part_plan, state), names = items[key], (composed.pair.name, title, entry.label or "", part.seed)
             unavailable = state.reason if state.state == "unavailable" else ""
-            for cell in [GridCell(*names, agent, part_plan.id, unavailable) for agent in part.pair.agents]:
-                if cells.setdefault(cell.key, cell) != cell:
-                    raise ConfigError(
-                        f"grid {name}: two entries have pair {cell.pair} and method {title} with different settings; "
-                        "give one of them a label"
-                    )
+            for agent in part.pair.agents:
+                _enter(cells, GridCell(*names, agent, part_plan.id, unavailable))
     if problems:
         raise type(problems[0][1])(f"grid {name}, {_errors_of_entries(problems)}") from problems[0][1]
     plans = {plan.id: plan for plan, _ in items.values()}
@@ -188,6 +184,13 @@ def plan_grid(
     _check_layout(config.report, {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final})
     source = str(Path(name).absolute()) if is_file_name(name) else name
     return GridPlan(file_stem(name), config, list(cells.values()), plans, states, source)
+
+
+def _enter(cells: dict[tuple[Any, ...], GridCell], cell: GridCell) -> None:
+    if cells.setdefault(cell.key, cell) != cell:
+        raise ConfigError(
+            f"two entries have pair {cell.pair} and method {cell.method} with different settings; give one a label"
+        )
 
 
 def _checked(name: str, hardware: str | None, seeds: Sequence[int] | None, overrides: Sequence[str]) -> GridConfig:

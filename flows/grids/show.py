@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -30,17 +28,10 @@ SELECTED: dict[Selection, tuple[str, ...]] = {
 """states of the experiments that a selection runs"""
 
 
-def show_grid(grid: GridPlan, selection: Selection, *, as_json: bool) -> None:
+def show_grid(grid: GridPlan, selection: Selection) -> None:
     """Print the state of each cell, why cells are not done, and the estimated cost of the selected experiments."""
     plans_to_run = grid.experiments(*SELECTED[selection])
     cost = {"to run": estimate(grid, plans_to_run), "whole grid": estimate(grid, grid.experiments())}
-    if as_json:
-        states = [(cell, grid.states[cell.experiment]) for cell in grid.cells]
-        cells = [{**asdict(cell), "status": state.state, "reason": state.reason} for cell, state in states]
-        estimates = {name.replace(" ", "_"): asdict(cost_estimate) for name, cost_estimate in cost.items()}
-        values = {"cells": cells, "experiments": count_experiments(grid), "estimates": estimates}
-        print(json.dumps({"grid": grid.name, **values}))
-        return
     print(grid.config.title)
     print(pd.DataFrame(matrix(grid)).to_string(index=False))
     print()

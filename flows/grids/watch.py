@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tqdm import tqdm
-
 from flows.planning.plans import Plan
 from flows.records.progress import Progress
 from flows.records.states import ExperimentStatus, experiment_status
-from flows.runs.display import JobBars
+from flows.runs.display import Bars
 from flows.service.experiment_state import ScheduledRun, state_of
 from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import ServerError
@@ -47,7 +44,7 @@ def watch(
     Returns:
         reason by id of the experiments that failed or were cancelled; the others are complete.
     """
-    with JobBars(len(plans)) as bars:
+    with Bars() as bars:
         experiments = _OpenExperiments(plans, schedule, reconnect, priority, bars)
         while experiments.roots:
             check()
@@ -60,7 +57,7 @@ class _OpenExperiments:
     """The experiments of a call of `watch`."""
 
     def __init__(
-        self, plans: Sequence[Plan], schedule: Schedule, reconnect: Callable[[], Schedule], priority: str, bars: JobBars
+        self, plans: Sequence[Plan], schedule: Schedule, reconnect: Callable[[], Schedule], priority: str, bars: Bars
     ) -> None:
         self.roots = {plan.id: plan.root for plan in plans}
         self.reasons: dict[str, str] = {}
@@ -93,7 +90,7 @@ class _OpenExperiments:
                         self._run_ids[name] = self._schedule.start(name, self._priority).id
             if state.state == "done" or reason is not None:
                 del self.roots[name]
-                self._bars.finish(name, reason or "")
+                self._bars.finish(name, "done" if reason is None else f"FAILED, {reason}")
                 if reason is not None:
                     self.reasons[name] = reason
 
@@ -102,7 +99,8 @@ class _OpenExperiments:
         try:
             self._runs, self._asked_at = self._schedule.runs(), time.monotonic()
         except ServerError:
-            self._schedule = self._reconnect()
+            with suppress(ServerError):  # a shared one, which comes back or not
+                self._schedule = self._reconnect()
             return False
         self._run_ids |= {run.experiment: run.id for run in self._runs.values() if run.is_live}
         return True
@@ -114,7 +112,7 @@ class _OpenExperiments:
         for event in _health_events(progress):
             if (name, event.key) not in self._event_keys:
                 self._event_keys.add((name, event.key))
-                tqdm.write(f"{name}: {event.message}", file=sys.stderr)
+                self._bars.tell(f"{name}: {event.message}")
 
 
 def _health_events(progress: Progress | None) -> Iterator[Finding]:

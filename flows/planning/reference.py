@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,10 +42,7 @@ def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
 
 
 def print_entries(entries: Sequence[Entry], form: str) -> None:
-    """Print entries as text for a terminal, as markdown for a site, or as a JSON list."""
-    if form == "json":
-        print(json.dumps([dataclasses.asdict(entry) for entry in entries]))
-        return
+    """Print entries as text for a terminal, or as markdown for a site."""
     section = ""
     for entry in entries:
         if form == "text":

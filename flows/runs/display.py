@@ -17,11 +17,10 @@ if TYPE_CHECKING:  # importing pandas takes half a second
     import pandas as pd
 
 
-class TerminalWatcher(Watcher):
-    """Shows progress bars on standard error."""
+class Bars:
+    """Progress bars by name, on standard error."""
 
-    def __init__(self, title: str) -> None:
-        self._title = title
+    def __init__(self) -> None:
         self._bars: dict[str, tqdm[Any]] = {}
 
     def __enter__(self) -> Self:
@@ -31,66 +30,50 @@ class TerminalWatcher(Watcher):
         for bar in self._bars.values():
             bar.close()
 
-    def _bar(self, name: str, total: int) -> tqdm[Any]:
-        if name in self._bars and self._bars[name].total != total:  # an agent's second warm-up
+    def show(self, name: str, position: int, total: int, note: str) -> None:
+        """Move a bar, which appears with the first call and begins anew with another total."""
+        if name in self._bars and self._bars[name].total != total:
             self._bars.pop(name).close()
         if name not in self._bars:
-            self._bars[name] = tqdm(total=total, desc=name, file=sys.stderr, dynamic_ncols=True)
-        return self._bars[name]
+            self._bars[name] = tqdm(total=total, desc=name, file=sys.stderr, dynamic_ncols=True, leave=False)
+        self._bars[name].set_postfix_str(note, refresh=False)
+        self._bars[name].update(position - self._bars[name].n)
 
-    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Update the bar of the agent's warm-up."""
-        move(self._bar(f"warm-up {agent}", num_steps), step, f"loss {loss:.3f}")
-
-    def stepped(self, progress: Progress) -> None:
-        """Update the bar of the training steps."""
-        move(self._bar(self._title, progress.num_steps), progress.step, progress.reward)
-
-    def evaluated(self, result: EvaluationResult) -> None:
-        """Print the accuracy above the bars."""
-        tqdm.write(str(result), file=sys.stderr)
-
-    def judged(self, finding: Finding) -> None:
-        """Print the finding above the bars."""
-        tqdm.write(f"health: {finding.message}", file=sys.stderr)
-
-
-class JobBars:
-    """Shows an overall progress bar, and one for each running job, on standard error."""
-
-    def __init__(self, num_all: int) -> None:
-        self._all = tqdm(total=num_all, desc="all", position=0)
-        self._bars: dict[str, tqdm[Any]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for bar in [*self._bars.values(), self._all]:
-            bar.close()
-
-    def show(self, name: str, position: int, total: int, note: str) -> None:
-        """Move a job's bar, which appears with the first call."""
-        if name not in self._bars:
-            lines_in_use = {bar.pos for bar in self._bars.values()}
-            free_line = next(line for line in range(1, len(lines_in_use) + 2) if -line not in lines_in_use)
-            self._bars[name] = tqdm(total=total, desc=name, position=free_line, leave=False)
-        move(self._bars[name], position, note)
-
-    def finish(self, name: str, reason: str) -> None:
-        """Remove a job's bar and print how it ended; an empty reason: it is done."""
+    def finish(self, name: str, outcome: str) -> None:
+        """Remove a bar, if it has appeared, and print how its work ended."""
         bar = self._bars.pop(name, None)
+        seconds = "" if bar is None else f" ({bar.format_dict['elapsed']:.0f} s)"
         if bar is not None:
             bar.close()
-        seconds = "" if bar is None else f" ({bar.format_dict['elapsed']:.0f} s)"
-        tqdm.write(f"{name}: {f'FAILED, {reason}' if reason else 'done'}{seconds}", file=sys.stderr)
-        self._all.update()
+        self.tell(f"{name}: {outcome}{seconds}")
+
+    def tell(self, text: str) -> None:
+        """Print a line above the bars."""
+        tqdm.write(text, file=sys.stderr)
 
 
-def move(bar: tqdm[Any], position: int, note: str) -> None:
-    """Set a bar's position and the note beside it."""
-    bar.set_postfix_str(note, refresh=False)
-    bar.update(position - bar.n)
+class TerminalWatcher(Bars, Watcher):
+    """Shows the progress of one experiment."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
+        """Move the bar of the agent's warm-up."""
+        self.show(f"warm-up {agent}", step, num_steps, f"loss {loss:.3f}")
+
+    def stepped(self, progress: Progress) -> None:
+        """Move the bar of the training steps."""
+        self.show(self._title, progress.step, progress.num_steps, progress.reward)
+
+    def evaluated(self, result: EvaluationResult) -> None:
+        """Print the accuracy."""
+        self.tell(str(result))
+
+    def judged(self, finding: Finding) -> None:
+        """Print the finding."""
+        self.tell(f"health: {finding.message}")
 
 
 _OF_ESTIMATES = ("value", "low", "high")

@@ -1,4 +1,4 @@
-"""Verdicts of a run, or on the answers of a file, doubtful ones first."""
+"""Verdicts of a run, doubtful ones first, and gold answers of a file that cannot be read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import pandas as pd
 
 from flows.planning.plans import Plan
 from flows.runs.samples import benchmark_samples, step_samples
+from flows.runs.verifier import MEMORY_MB
 from hacpo_core.data.rows import read_rows
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.table import read_evaluations
-from hacpo_core.records import AnswerStyle, Verdict
 from hacpo_core.store.steps import StepStore
-from hacpo_core.verify.answers import UNREADABLE
 from hacpo_core.verify.doubts import DOUBTS, doubt
 from hacpo_core.verify.pool import VerifierPool
 
@@ -43,44 +42,17 @@ def verdicts_of_run(plan: Plan) -> pd.DataFrame:
     return sorted_verdicts(frame)
 
 
-def verdicts_of_file(
-    path: Path, *, text_field: str | None, answer_field: str, style: AnswerStyle, timeout_s: float
-) -> pd.DataFrame:
-    """Verdicts on the responses in a JSONL or Parquet file: the table of `sorted_verdicts`.
-
-    Args:
-        path: the file.
-        text_field: column of the responses; None: there are none, and only gold answers that cannot be read are listed.
-        answer_field: column of the gold answers.
-        style: how to extract an answer from a response.
-        timeout_s: limit of one comparison, s.
+def unreadable_in_file(path: Path, answer_field: str) -> Iterator[str]:
+    """How many gold answers of a JSONL or Parquet file cannot be read, and each of them with its place.
 
     Raises:
-        DataError: the file or a column is missing or broken.
+        DataError: the file or the column of gold answers is missing or broken.
     """
-    rows = list(read_rows(path))
-    golds = [row.text(answer_field, numbers=True) for row in rows]
-    with VerifierPool(num_workers=2, timeout_s=timeout_s, memory_mb=1024, style=style) as pool:
-        if text_field is None:
-            unreadable_answers = set(pool.unreadable(golds))
-            verdicts = [
-                Verdict("unscored", None, None, 0.0, UNREADABLE)
-                if gold in unreadable_answers
-                else Verdict("correct", 1.0, gold, 0.0)
-                for gold in golds
-            ]
-        else:
-            verdicts = pool.verify([row.text(text_field, blanks=True) for row in rows], golds)
-    frame = pd.DataFrame(
-        {
-            "status": [verdict.status for verdict in verdicts],
-            "gold": golds,
-            "extracted": [verdict.extracted for verdict in verdicts],
-            "reason": [verdict.reason for verdict in verdicts],
-            "place": [row.place for row in rows],
-        }
-    )
-    return sorted_verdicts(frame)
+    places = {row.text(answer_field, numbers=True): row.place for row in reversed(list(read_rows(path)))}
+    with VerifierPool(num_workers=2, timeout_s=5.0, memory_mb=MEMORY_MB, style="auto") as pool:
+        unreadable_golds = pool.unreadable(places)
+    yield f"{len(unreadable_golds)} of {len(places)} different gold answers cannot be read"
+    yield from (f"{places[gold]}: {gold}" for gold in unreadable_golds)
 
 
 def sorted_verdicts(frame: pd.DataFrame) -> pd.DataFrame:

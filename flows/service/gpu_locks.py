@@ -23,7 +23,8 @@ from hacpo_core.errors import EngineError
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-SHARED_FOLDERS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))
+LOCKS_FOLDER = Path("/tmp")
+"""folder of the locks, the same for all users, runs folders and TMPDIRs of the machine"""
 _LOOK_EVERY_S, _LOG_EVERY_S = 1.0, 60.0
 
 
@@ -36,18 +37,6 @@ def visible_devices() -> list[str]:
     import torch  # takes a second, and most commands do not need it
 
     return [str(i) for i in range(torch.cuda.device_count())]
-
-
-def locks_folder() -> Path:
-    """Folder of the locks, the same for all users, runs folders and TMPDIRs of the machine."""
-    for folder in SHARED_FOLDERS:
-        with suppress(OSError):
-            if stat.S_IMODE(folder.stat().st_mode) & 0o1002 == 0o1002:  # world-writable and sticky
-                return folder
-    raise EngineError(
-        f"GPUs cannot be locked: expected one of {', '.join(map(str, SHARED_FOLDERS))} with mode 1777; "
-        "change a folder's mode"
-    )
 
 
 def cards_of(devices: Sequence[str]) -> dict[str, str]:
@@ -87,7 +76,7 @@ def gpu_locks(config: ExperimentConfig) -> Iterator[None]:
     if torch.cuda.is_initialized():  # too late to choose: CUDA uses the first ones
         devices = devices[:number]
     before = os.environ.get(VISIBLE)
-    with locked_devices(devices, number, locks_folder()) as locked:
+    with locked_devices(devices, number, LOCKS_FOLDER) as locked:
         os.environ[VISIBLE] = ",".join(locked)  # CUDA reads it when it is initialised, later
         try:
             yield

@@ -12,14 +12,13 @@ import json
 import logging
 import os
 import secrets
-import socket
 import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +27,9 @@ import psutil
 from flows.service.processes import (
     Record,
     acquire,
-    end_family,
     free_port,
     home_of,
     inode_of,
-    is_held,
     module_command,
     open_log,
     remove_unfinished,
@@ -104,14 +101,6 @@ def find_server(runs_dir: Path) -> PrefectServer | None:
     return shared_server() or (_described(record.read()) if record.process() is not None else None)
 
 
-def other_host(runs_dir: Path) -> str | None:
-    """The host on which this folder's server runs if it is not this one; None also with a shared server."""
-    home = home_of(runs_dir)
-    host = str((_record(home).read() or {}).get("host", socket.gethostname()))
-    is_elsewhere = host != socket.gethostname() and shared_server() is None and is_held(home / SERVER_LOCK)
-    return host if is_elsewhere else None
-
-
 def server_process(runs_dir: Path) -> psutil.Process | None:
     """The server of this runs folder on this machine."""
     return _record(home_of(runs_dir)).process()
@@ -129,19 +118,10 @@ def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
 
 def is_healthy(server: PrefectServer) -> bool:
     """Whether the server answers and accepts these credentials; another server may have taken the port."""
-    return fault_of(server) is None
+    return why_unusable(server) is None
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why a server cannot be used."""
-
-    message: str
-    is_passing: bool
-    """whether it may resolve itself: the server does not respond or is overloaded"""
-
-
-def fault_of(server: PrefectServer) -> Fault | None:
+def why_unusable(server: PrefectServer) -> str | None:
     """Why the server cannot be used with these credentials; None if it can."""
     log_in = base64.b64encode(server.auth.encode()).decode()
     try:
@@ -152,13 +132,12 @@ def fault_of(server: PrefectServer) -> Fault | None:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (401, 403):
-            return Fault(f"rejects the log-in; expected its user:password in {LOG_IN}", is_passing=False)
-        return Fault(f"answers with HTTP {error.code}, expected a Prefect server", is_passing=error.code >= 500)
+            return f"rejects the log-in; expected its user:password in {LOG_IN}"
+        return f"answers with HTTP {error.code}, expected a Prefect server"
     except (OSError, http.client.HTTPException) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        return Fault(f"does not answer ({reason})", is_passing=True)
+        return f"does not answer ({error.reason if isinstance(error, urllib.error.URLError) else error})"
     except ValueError as error:
-        return Fault(f"is not a valid address ({error})", is_passing=False)
+        return f"is not a valid address ({error})"
 
 
 def ensure_server(runs_dir: Path) -> PrefectServer:
@@ -172,9 +151,11 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     """
     shared = shared_server()
     if shared is not None:
-        fault = fault_of(shared)
-        if fault is not None:
-            raise _refusal(shared, fault)
+        why = why_unusable(shared)
+        if why is not None:
+            raise ServerError(
+                f"{SHARED_SERVER}: {shared.url} {why}; fix that, or unset {SHARED_SERVER} to use a local server"
+            )
         return shared
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
@@ -221,40 +202,11 @@ def keep_server(runs_dir: Path, is_over: threading.Event) -> None:
             _log.warning("%s", error)
 
 
-def await_server(runs_dir: Path, is_over: threading.Event | None = None) -> PrefectServer:
-    """`ensure_server` for what runs already: waits for a shared server that does not respond, until the event is set.
-
-    Raises:
-        ServerError: as `ensure_server`; or the shared server rejects the credentials.
-    """
-    shared = shared_server()
-    if shared is None:
-        return ensure_server(runs_dir)
-    is_logged = False
-    is_over = is_over or threading.Event()
-    while (fault := fault_of(shared)) is not None:
-        if not fault.is_passing:
-            raise _refusal(shared, fault)
-        if not is_logged:
-            _log.warning("%s %s; waiting for it", shared.url, fault.message)
-            is_logged = True
-        if is_over.wait(2.0):
-            break
-    return shared
-
-
-def _refusal(server: PrefectServer, fault: Fault) -> ServerError:
-    return ServerError(
-        f"{SHARED_SERVER}: {server.url} {fault.message}; fix that, or unset {SHARED_SERVER} to use a local server"
-    )
-
-
 def _start(home: Path) -> PrefectServer:
     """Start the server, unless another host runs it; again, a few times, if it fails, is killed or loses its port."""
     record = _record(home)
     recorded = record.read() or {}
     record.end()
-    _end_unrecorded(home)  # whoever started it was killed before it could record it
     token, port = recorded.get("token") or secrets.token_urlsafe(24), int(recorded.get("port") or PREFECT_PORT)
     with (home / SERVER_LOCK).open("ab") as lock:
         if not acquire(lock, limit_s=_LOCK_LIMIT_S):
@@ -278,15 +230,6 @@ def _start(home: Path) -> PrefectServer:
     raise ServerError(
         f"the Prefect server did not start in {MAX_STARTS} attempts ({outcome}); see {home / 'server.log'}"
     )
-
-
-def _end_unrecorded(home: Path) -> None:
-    """End the Prefect servers of this folder, whether or not its record names them."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            is_server = "flows.service.prefect_process" in process.cmdline()
-            if is_server and process.environ().get("PREFECT_HOME") == str(home):
-                end_family(process)
 
 
 def _detach(home: Path, port: int, auth: str, lock: int) -> subprocess.Popen[bytes]:

@@ -157,12 +157,7 @@ def only_one(path: Path) -> Iterator[bool]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+        yield acquire(file, limit_s=0.0)
 
 
 def acquire(file: IO[Any], *, limit_s: float) -> bool:
@@ -175,18 +170,6 @@ def acquire(file: IO[Any], *, limit_s: float) -> bool:
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.05)
-
-
-def is_held(path: Path) -> bool:
-    """Whether a process, here or on another machine that shares the disk, holds a lock file."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return False
-    with file, suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    return True
 
 
 def inode_of(path: Path) -> int | None:

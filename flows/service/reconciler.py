@@ -15,9 +15,8 @@ experiment's lock shows at once whether the process of an experiment is alive:
     Running without a worker, lock free         `hacpo train` was killed                       Crashed
 
 To resubmit is to create a new flow run. After MAX_RESTARTS restarts without a committed step between them, the
-experiment counts as failed. Processes are visible on their own host alone, so every `hacpo worker` checks those of its
-host: it kills the process of a cancelled run, and reports dead grids and reports, which hold no lock and would
-occupy a slot of the pool forever. One worker of a runs folder does all else.
+experiment counts as failed. Processes are visible on their own host alone, so every `hacpo worker` kills those of its
+host whose run is cancelled. One worker of a runs folder does all else.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.records.failures import record_failure
 from flows.records.states import CONFIG_FILE, experiment_status
-from flows.service.deployments import POOL
 from flows.service.experiment_state import state_of
-from flows.service.schedule import FOLDER_TAG, Schedule, flow_run_pages, host_of, prefect_errors, scheduled_run
+from flows.service.schedule import Schedule, flow_run_pages, host_of, prefect_errors, scheduled_run
 from hacpo_core.errors import EngineError
 from hacpo_core.store.steps import StepStore
 
@@ -102,7 +100,11 @@ class Reconciler:
         A run with a process on this host is not due, unless `even_alive`.
         """
         is_alive, host = str(run.id) in self._processes, host_of(run)
-        if not is_alive and host == socket.gethostname() and self._has_no_worker(run):
+        # A pending run that an earlier worker took is started by nobody.
+        is_lost = run.state_type is not StateType.PENDING or (
+            run.state is not None and run.state.timestamp.timestamp() < self._created_at
+        )
+        if not is_alive and host == socket.gethostname() and is_lost:
             timeout_s = self.timeouts.gone_s
         elif run.state_type is StateType.PENDING or host not in (None, socket.gethostname()):
             timeout_s = self.timeouts.pending_s  # another host's process may be alive without the lock
@@ -113,27 +115,13 @@ class Reconciler:
         since = self._since.setdefault(key, time.monotonic())
         return time.monotonic() - since >= timeout_s and (even_alive or not is_alive)
 
-    def _has_no_worker(self, run: FlowRun) -> bool:
-        """Whether no worker is about to start a process of this host's run: an earlier one took it."""
-        if run.state_type is not StateType.PENDING:
-            return True
-        is_of_folder = any(tag.startswith(FOLDER_TAG) for tag in run.tags)
-        return is_of_folder and run.state is not None and run.state.timestamp.timestamp() < self._created_at
-
     def _check_host(self) -> Iterator[str]:
-        """Kill processes of cancelled runs, and report runs without a lock whose process is gone."""
+        """Kill processes of cancelled runs."""
         ids = {"any_": list(self._processes)}
         for run in self._runs(StateType.CANCELLING, StateType.CANCELLED, id=ids) if self._processes else ():
             # While the run is Cancelling, its worker may be about to end it.
             if run.state_type is StateType.CANCELLED or self._is_due(run, even_alive=True):
                 yield from self._kill(run, self._processes[str(run.id)])
-        for run in self._runs(*_LIVE, pool=POOL):
-            has_lock = any(tag.startswith(FOLDER_TAG) for tag in run.tags)
-            is_visible = str(run.id) not in self._processes and host_of(run) in (None, socket.gethostname())
-            if is_visible and not has_lock and self._is_due(run):
-                is_cancelled = run.state_type is StateType.CANCELLING
-                self._set(run, Cancelled(message="ended") if is_cancelled else Crashed(message="its process is gone"))
-                yield f"{run.name}: {'cancelled' if is_cancelled else 'crashed'}; its process is gone"
 
     def _kill(self, run: FlowRun, processes: Sequence[psutil.Process]) -> Iterator[str]:
         """Kill the run's main process; its child processes then exit by themselves and can clean up."""
@@ -207,12 +195,10 @@ class Reconciler:
                 return state.type is not StateType.SCHEDULED
         return False
 
-    def _runs(
-        self, *kinds: StateType, flow: str | None = None, pool: str | None = None, **conditions: Any
-    ) -> list[FlowRun]:
+    def _runs(self, *kinds: StateType, flow: str | None = None, **conditions: Any) -> list[FlowRun]:
         """Flow runs in one of these states that meet these conditions, as `flow_run_pages`."""
         conditions["state"] = {"type": {"any_": [kind.value for kind in kinds]}}
-        pages = flow_run_pages(self.schedule.client, conditions, flow=flow, pool=pool)
+        pages = flow_run_pages(self.schedule.client, conditions, flow=flow)
         return [run for page in pages for run in page]
 
     def _set(self, run: FlowRun, state: State[Any]) -> None:

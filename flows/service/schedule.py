@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import socket
+import itertools
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import WorkPoolUpdate
-from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, WorkPoolFilter
-from prefect.client.schemas.objects import FlowRun, StateType, Worker
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
+from prefect.client.schemas.objects import FlowRun, Worker
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectException
 from prefect.states import Cancelled, Cancelling
@@ -38,11 +34,7 @@ _ATTEMPT = "attempt:"
 _WORKER_LABEL = "prefect.worker.name"
 _PAGE = 200
 """most flow runs that Prefect returns at once"""
-_SETTLED = (StateType.COMPLETED, StateType.CANCELLED)
-"""states of runs that are not read again: they can only be scheduled again, and then have another state"""
-_UNSETTLED = [kind.value for kind in StateType if kind not in _SETTLED]
-WHOLE_EVERY_S = 600.0
-"""time between two readings of all flow runs, which find what was deleted meanwhile"""
+_MAX_PAGES = 5
 
 
 class RefusedError(HacpoError):
@@ -70,9 +62,6 @@ class Schedule:
         self.client = connect(server.url, server.auth)
         self._mutex = threading.Lock()
         self._deployment: Any = None
-        self._reading = threading.Lock()
-        self._runs_by_id: dict[UUID, FlowRun] = {}
-        self._whole_at = -math.inf
 
     def root(self, experiment: str) -> Path:
         """Folder of an experiment."""
@@ -90,30 +79,9 @@ class Schedule:
         return newest
 
     def all_flow_runs(self) -> list[FlowRun]:
-        """Every flow run of this folder that was ever submitted, the latest start first.
-
-        After the first call, only those are read that may have changed since the last one: runs that are not settled,
-        and the newest ones. If a run has settled or was deleted since, all are read.
-        """
-        with self._reading:
-            is_whole = time.monotonic() - self._whole_at >= WHOLE_EVERY_S
-            if not is_whole:
-                unsettled = {key for key, run in self._runs_by_id.items() if run.state_type not in _SETTLED}
-                fresh = self._read(until_known=True) | self._read(state={"type": {"any_": _UNSETTLED}})
-                is_whole = not unsettled <= set(fresh)
-                self._runs_by_id |= fresh
-            if is_whole:
-                self._runs_by_id, self._whole_at = self._read(), time.monotonic()
-            return sorted(self._runs_by_id.values(), key=_start, reverse=True)
-
-    def _read(self, *, until_known: bool = False, **conditions: Any) -> dict[UUID, FlowRun]:
-        """The folder's flow runs that meet these conditions, the latest first; maybe not those after a known one."""
-        runs: dict[UUID, FlowRun] = {}
-        for page in flow_run_pages(self.client, {"tags": {"all_": [self.tag]}, **conditions}):
-            runs |= {run.id: run for run in page}
-            if until_known and any(run.id in self._runs_by_id for run in page):
-                break
-        return runs
+        """The flow runs of this folder, the latest start first; the newest 1,000, since what counts is among them."""
+        pages = flow_run_pages(self.client, {"tags": {"all_": [self.tag]}})
+        return [run for page in itertools.islice(pages, _MAX_PAGES) for run in page]
 
     def workers(self) -> Sequence[WorkerRecord]:
         """The newest online worker of each host."""
@@ -128,12 +96,6 @@ class Schedule:
         online = [worker for worker in workers if worker.status == "ONLINE" and worker.last_heartbeat_time is not None]
         newest = {host_in(worker.name): worker for worker in sorted(online, key=lambda w: str(w.last_heartbeat_time))}
         return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in newest.values()]
-
-    def set_limit(self, num_runs: int) -> None:
-        """Set the maximum number of concurrent runs of the pool, over all machines."""
-        with prefect_errors():
-            if self.client.read_work_pool(POOL).concurrency_limit != num_runs:
-                self.client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=num_runs))
 
     def start(self, experiment: str, priority: str = "normal") -> ScheduledRun:
         """Submit a planned experiment, or resubmit it; training continues from its last committed phase.
@@ -186,11 +148,10 @@ class Schedule:
 
         Args:
             experiment: id.
-            has_worker: False if this host's worker and its runs have ended, so that no process will report the end.
+            has_worker: False if no worker is left that would report the end.
 
         Raises:
-            RefusedError: it is neither queued nor running; it is trained by a command, not by a worker; or, with
-                `has_worker=False`, it is trained by the worker of another host.
+            RefusedError: it is neither queued nor running, or it is trained by a command, not by a worker.
         """
         newest = self._newest(experiment)
         run = scheduled_run(newest) if newest is not None else None
@@ -200,12 +161,8 @@ class Schedule:
             if state.state == "running":
                 raise RefusedError(f"{experiment} is trained by a command, not by a worker; stop it there with Ctrl-C")
             raise RefusedError(f"{experiment} is neither in the queue nor running")
-        is_scheduled = run.state == "Scheduled"
-        host = socket.gethostname() if is_scheduled else host_of(newest) or socket.gethostname()
-        if not has_worker and host != socket.gethostname():
-            raise RefusedError(f"{experiment} is trained by the worker of {host}")
         # With Cancelling, Prefect cancels a queued run at once, and the worker ends a run that it has just taken.
-        is_ended = will_return or (not has_worker and not is_scheduled)
+        is_ended = will_return or not has_worker
         with prefect_errors():
             self.client.set_flow_run_state(newest.id, Cancelled() if is_ended else Cancelling(), force=is_ended)
         successor = self._newest(experiment)
@@ -230,7 +187,7 @@ class Schedule:
 
 
 def flow_run_pages(
-    client: SyncPrefectClient, conditions: Mapping[str, Any], *, flow: str | None = None, pool: str | None = None
+    client: SyncPrefectClient, conditions: Mapping[str, Any], *, flow: str | None = None
 ) -> Iterator[list[FlowRun]]:
     """Flow runs that meet these conditions, page by page, the latest start first.
 
@@ -238,7 +195,6 @@ def flow_run_pages(
         client: of the server.
         conditions: fields of Prefect's FlowRunFilter.
         flow: name of their flow.
-        pool: name of their work pool.
 
     Raises:
         ServerError: the server does not answer.
@@ -248,7 +204,6 @@ def flow_run_pages(
         with prefect_errors():
             page = client.read_flow_runs(
                 flow_filter=None if flow is None else FlowFilter.model_validate({"name": {"any_": [flow]}}),
-                work_pool_filter=None if pool is None else WorkPoolFilter.model_validate({"name": {"any_": [pool]}}),
                 flow_run_filter=FlowRunFilter.model_validate(conditions),
                 sort=FlowRunSort.EXPECTED_START_TIME_DESC,
                 limit=_PAGE,
@@ -258,10 +213,6 @@ def flow_run_pages(
             return
         yield page
         offset += len(page)
-
-
-def _start(run: FlowRun) -> float:
-    return run.expected_start_time.timestamp() if run.expected_start_time is not None else math.inf
 
 
 def worker_name(host: str, num_slots: int) -> str:

@@ -19,11 +19,10 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
 from flows.service.deployments import POOL, deploy
-from flows.service.prefect_server import PrefectServer, await_server, log_in_hint, server_process, use_server
+from flows.service.prefect_server import PrefectServer, ensure_server, log_in_hint, server_process, use_server
 from flows.service.processes import acquire, end_descendants, home_of, inode_of, rotate_logs, worker_record
 from flows.service.reconciler import Reconciler
-from flows.service.schedule import Schedule, host_in, worker_name
-from hacpo_core.errors import ServerError
+from flows.service.schedule import Schedule, worker_name
 
 _log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
@@ -73,7 +72,6 @@ class _Service:
     def check_once(self, reconciler_lock: IO[bytes]) -> None:
         """Look after all flow runs if this worker has the reconciler's lock, or else after the host's processes."""
         rotate_logs(home_of(self._runs_dir))
-        set_pool_limit(self._schedule, self._num_slots)
         has_lock = acquire(reconciler_lock, limit_s=0.0)
         self._reconciler.check_once(only_host=not has_lock)
 
@@ -104,38 +102,32 @@ def serve(runs_dir: Path, num_slots: int, is_over: threading.Event) -> None:
         runs_dir: folder of all runs.
         num_slots: number of concurrent experiments.
         is_over: set to end.
-
-    Raises:
-        ServerError: the server does not start, rejects the credentials, or runs on another machine.
     """
     worker_lock = worker_record(runs_dir).path.with_suffix(".lock")
     inode = inode_of(worker_lock)
     service: _Service | None = None
+    told = ""
     with (home_of(runs_dir) / RECONCILER_LOCK).open("ab") as reconciler_lock:
         try:
             while not is_over.is_set():
                 if inode_of(worker_lock) != inode:
                     _log.warning("%s was deleted; the worker ends", runs_dir)
                     return
-                server = await_server(runs_dir, is_over)
-                if service is not None and (service.has_ended(0.0) or service.server != server):
-                    service.end()
-                    service = None
                 try:
+                    server = ensure_server(runs_dir)
+                    if service is not None and (service.has_ended(0.0) or service.server != server):
+                        service.end()
+                        service = None
                     if service is None:
                         service = _Service(server, runs_dir, num_slots)
                         service.start()
                     service.check_once(reconciler_lock)
+                    told = ""
                 except Exception as error:  # noqa: BLE001  the worker must survive every error
-                    _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
+                    if str(error) != told:
+                        _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
+                    told = str(error)
                 is_over.wait(CHECK_EVERY_S)
         finally:
             if service is not None:
                 service.end()
-
-
-def set_pool_limit(schedule: Schedule, num_slots: int) -> None:
-    """Set the pool's limit to the slots of all online workers; does nothing if the server does not answer."""
-    with suppress(ServerError):
-        slots = {host_in(worker.name): worker.num_slots for worker in schedule.workers()}
-        schedule.set_limit(sum({**slots, socket.gethostname(): num_slots}.values()))

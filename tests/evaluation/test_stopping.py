@@ -93,7 +93,7 @@ def test_stopped_training_is_complete_with_its_final_evaluation_and_checkpoint(
     progress = read_progress(planned.root)
     assert progress is not None and (progress.step, progress.num_steps) == (3, 3)
     assert "train.stop ends it" in str(why_not_extended(planned, 9))
-    train_planned(planned, as_json=False)
+    train_planned(planned)
     assert "ended   after step 3 of 6: no new best accuracy on dev" in capsys.readouterr().out
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from flows.planning.compose import compose
@@ -36,7 +34,7 @@ def test_table_and_filled_configuration_agree_on_identity() -> None:
     assert table["optimizer.learning_rate"].is_identity
 
 
-def test_entries_are_printed_as_text_as_markdown_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_are_printed_as_text_and_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     entries = entries_named(field_entries(), "method.objective.cross_f")
     print_entries(entries, "text")
     text = " ".join(capsys.readouterr().out.split())
@@ -44,9 +42,6 @@ def test_entries_are_printed_as_text_as_markdown_and_as_json(capsys: pytest.Capt
     assert "[cross_clip, self_normalised]" in text
     print_entries(entries, "markdown")
     assert capsys.readouterr().out.startswith("## method\n\n### method.objective.cross_floor\n\nfloat, in [0, 1];")
-    print_entries(entries_named(field_entries(), "seed"), "json")
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["section"], row["name"], row["paragraphs"]) == ("experiment", "seed", ["seed of all random draws"])
     with pytest.raises(ConfigError, match="got 'nothing', but no name begins with that; sections are experiment,"):
         entries_named(field_entries(), "nothing")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.delete import delete
+from flows.commands.runs import delete
 from hacpo_core.errors import ConfigError, LockedError
 from tests.dashboards.stores import hold_lock, write_run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import signal
@@ -112,8 +111,7 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     assert f"{broken.id}: FAILED" in printed
     grid = planned(grid_file)
     assert {(c.method, grid.states[c.experiment].state) for c in grid.cells} == {("naive", "done"), ("hacpo", "failed")}
-    shown = json.loads(finish(start(grid_file, "--dry-run", "--json")))
-    assert shown["experiments"] == {"done": 1, "running": 0, "queued": 0, "failed": 1, "missing": 0, "unavailable": 0}
+    assert "2 experiments: 1 done, 1 failed" in finish(start(grid_file, "--dry-run"))
     (done,) = planned(grid_file).experiments("done")
     written_at = (done.root / "result.json").stat().st_mtime_ns
     (broken.root / "steps").unlink()
@@ -137,9 +135,6 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     agents = itertools.product(("naive", "hacpo"), ("qwen", "llama"))
     rows = [tuple(line.split()[:2]) for line in printed.splitlines() if line.split()[:1] in (["naive"], ["hacpo"])]
     assert rows == list(agents)
-    result = json.loads(finish(start(grid_file, "--json")))  # and nothing else on standard output
-    assert result["failed"] == {}
-    assert len(result["table"]) == 4
     page = (runs_dir / "reports" / grid_file.stem / "report.html").read_text(encoding="utf-8")
     assert "<figure" in page
     markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # the chart library builds images

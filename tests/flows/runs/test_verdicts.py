@@ -17,51 +17,23 @@ from flows.runs.verifier import GOLDS_FILE, check_golds, gold_lines, known_unrea
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import Gold, Message, Problem
-from hacpo_core.verify.answers import UNREADABLE
-from hacpo_core.verify.doubts import OTHER_NUMBERS, SAME_LETTERS, UNSCORED
 from hacpo_core.verify.pool import VerifierPool
 
-ROWS = [
-    {"answer": "(3,5)", "completion": r"so \boxed{[3,5]}"},
-    {"answer": "0.75", "completion": r"so \boxed{\frac{6}{8}}"},
-    {"answer": r"\frac{1}{2", "completion": r"so \boxed{0.5}"},
-    {"answer": "7", "completion": r"so \boxed{7}"},
-    {"answer": "7", "completion": r"then \boxed{7}"},
-    {"answer": 8, "completion": "no answer"},
-]
+GOLDS = ("(3,5)", "0.75", r"\frac{1}{2", "7", "7", 8)
 
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Path:
     path = tmp_path / "answers.jsonl"
-    path.write_text("\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+    path.write_text("\n".join(json.dumps({"answer": gold}) for gold in GOLDS), encoding="utf-8")
     return path
 
 
-@pytest.mark.slow
-def test_file_shows_doubtful_verdicts_first(answers: Path) -> None:
-    words = ["audit-verifier", str(answers), "--text-field", "completion", "--timeout-s", "30"]
-    done = CliRunner().invoke(app, [*words, "--json"])
+def test_file_shows_gold_answers_that_cannot_be_read(answers: Path) -> None:
+    done = CliRunner().invoke(app, ["audit-verifier", str(answers)])
     assert done.exit_code == 0, done.output
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(row["doubt"], row["gold"], row["num"]) for row in rows[:4]] == [
-        (SAME_LETTERS, "(3,5)", 1),
-        (OTHER_NUMBERS, "0.75", 1),
-        (UNSCORED, r"\frac{1}{2", 1),
-        ("", "7", 2),
-    ]
-    assert rows[2]["reason"] == UNREADABLE
-    assert rows[0]["place"] == f"{answers}, line 1"
-    shown = CliRunner().invoke(app, [*words, "--num", "1"]).stdout
-    assert shown.startswith("6 responses: 3 correct, 1 unscored, 2 wrong\n")
-    assert shown.count("gold   ") == 1
-
-
-def test_file_without_responses_shows_gold_answers_that_cannot_be_read(answers: Path) -> None:
-    done = CliRunner().invoke(app, ["audit-verifier", str(answers), "--timeout-s", "30"])
-    assert done.exit_code == 0, done.output
-    assert "1  unscored" in done.stdout
-    assert "gold   \\frac{1}{2\n" in done.stdout
+    first, second = done.stdout.splitlines()
+    assert first.startswith("1 of ") and second.endswith(": \\frac{1}{2")
 
 
 def test_wrong_column_and_unknown_source_are_one_error_each(answers: Path, tmp_path: Path) -> None:

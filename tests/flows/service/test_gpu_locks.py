@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -31,7 +30,7 @@ import dataclasses, sys, time
 from pathlib import Path
 from flows.service import gpu_locks
 from hacpo_core.config import AgentConfig, EngineConfig, ExperimentConfig, TeamConfig, PlacementConfig
-gpu_locks.locks_folder = lambda: Path(sys.argv[1])
+gpu_locks.LOCKS_FOLDER = Path(sys.argv[1])
 pair = TeamConfig("pair", {name: AgentConfig(path=name) for name in sys.argv[2].split(",")})
 placement = PlacementConfig(kind="ray", num_ranks=4)
 config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=EngineConfig(device="cuda"), placement=placement)
@@ -155,22 +154,6 @@ def test_card_has_one_lock_whatever_it_is_called(tmp_path: Path) -> None:
             assert other == ["GPU-aaaa-1"]
 
 
-def test_locks_lie_in_one_folder_whatever_the_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, closed = tmp_path / "shared", tmp_path / "closed"
-    for folder, mode in ((shared, 0o1777), (closed, 0o755)):
-        folder.mkdir()
-        folder.chmod(mode)
-    before = gpu_locks.locks_folder()
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    assert gpu_locks.locks_folder() == before
-    monkeypatch.setattr(gpu_locks, "SHARED_FOLDERS", (tmp_path / "missing", closed, shared))
-    assert gpu_locks.locks_folder() == shared, "a user who may write elsewhere would have locks of his own"
-    monkeypatch.setattr(gpu_locks, "SHARED_FOLDERS", (closed,))
-    with pytest.raises(EngineError, match=r"expected one of .*closed with mode 1777"):
-        gpu_locks.locks_folder()
-
-
 def test_lock_file_of_another_user_will_do_and_a_link_or_a_pipe_will_not(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
@@ -223,7 +206,7 @@ def test_cuda_sees_the_gpus_that_are_held_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    monkeypatch.setattr(gpu_locks, "locks_folder", lambda: tmp_path)
+    monkeypatch.setattr(gpu_locks, "LOCKS_FOLDER", tmp_path)
     pair = TeamConfig("pair", {"a": AgentConfig(path="a"), "b": AgentConfig(path="b")})
     placement = placement or PlacementConfig()
     config = dataclasses.replace(ExperimentConfig(), pair=pair, engine=engine, placement=placement)

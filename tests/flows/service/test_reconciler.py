@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +18,11 @@ from typing import Any
 import psutil
 import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
-from prefect.states import Pending, Running
 
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
-from flows.service.deployments import POOL, deploy
-from flows.service.prefect_server import ensure_server, stop_server
 from flows.service.reconciler import MAX_RESTARTS, Reconciler, Timeouts, processes_of_runs
-from flows.service.schedule import Schedule, worker_name
-from flows.service.worker_loop import set_pool_limit
+from flows.service.schedule import worker_name
 from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock
 
@@ -59,13 +55,11 @@ class FakeSchedule:
     def flow_runs(self) -> dict[str, FlowRun]:
         return {"x": self.run} if EXPERIMENT in self.run.tags else {}
 
-    def _read(
-        self, *, flow_run_filter: Any, work_pool_filter: Any, flow_filter: Any, offset: int, **_: Any
-    ) -> list[FlowRun]:
+    def _read(self, *, flow_run_filter: Any, flow_filter: Any, offset: int, **_: Any) -> list[FlowRun]:
         kinds = {kind.value for kind in flow_run_filter.state.type.any_}
         is_asked = flow_run_filter.id is None or self.run.id in flow_run_filter.id.any_
         is_command = self.run.deployment_id is None
-        is_asked = is_asked and (flow_filter is None or is_command) and (work_pool_filter is None or not is_command)
+        is_asked = is_asked and (flow_filter is None or is_command)
         return [self.run] if is_asked and not offset and str(self.run.state_type.value) in kinds else []  # type: ignore[union-attr]
 
     def _set(self, run_id: Any, state: State[Any], *, force: bool) -> None:
@@ -185,18 +179,15 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(
 ) -> None:
     now = 0.0
     monkeypatch.setattr("flows.service.reconciler.time.monotonic", lambda: now)
-    for state, tags in (("PENDING", [EXPERIMENT]), ("RUNNING", [EXPERIMENT]), ("CANCELLING", []), ("RUNNING", [])):
-        schedule = schedule_of(tmp_path, state, *tags)
+    for state in ("PENDING", "RUNNING", "CANCELLING"):
+        schedule = schedule_of(tmp_path, state, EXPERIMENT)
         reconciler = reconciler_of(schedule, LATER)
         now = 0.0
         assert reconciler.check_once() == []
         now = 59.0
         assert reconciler.check_once() == []
-        with ExperimentLock(schedule.root("x")) if tags else nullcontext():
-            if not tags:
-                schedule.run.state_type = StateType.COMPLETED
+        with ExperimentLock(schedule.root("x")):
             reconciler.check_once()  # it lives
-            schedule.run.state_type = StateType(state)
         now = 61.0
         assert reconciler.check_once() == [], "it has looked dead for a moment only"
         now = 122.0
@@ -224,16 +215,16 @@ def test_look_that_ends_in_an_error_forgets_nothing(tmp_path: Path, monkeypatch:
 def test_lost_run_is_found_long_before_one_that_may_still_start(tmp_path: Path) -> None:
     timeouts = Timeouts(pending_s=60.0, running_s=60.0, gone_s=0.0)
     for worker, set_to in ((HERE, ["CRASHED"]), (None, []), (ELSEWHERE, [])):
-        schedule = schedule_of(tmp_path, "RUNNING", worker=worker)
+        schedule = schedule_of(tmp_path, "RUNNING", EXPERIMENT, worker=worker)
         check_once(schedule, timeouts)
         assert schedule.states == set_to
-    for tags, is_older, set_to in (([EXPERIMENT], True, ["CRASHED"]), ([EXPERIMENT], False, []), ([], True, [])):
-        schedule = schedule_of(tmp_path, "PENDING", *tags, worker=HERE)
+    for is_older, set_to in ((True, ["CRASHED"]), (False, [])):
+        schedule = schedule_of(tmp_path, "PENDING", EXPERIMENT, worker=HERE)
         reconciler = reconciler_of(schedule, timeouts)
         if not is_older:  # this worker took it, and is about to start it
             reconciler._created_at -= 60.0
         reconciler.check_once()
-        assert schedule.states == set_to, "another folder's worker may have it"
+        assert schedule.states == set_to
 
 
 def test_run_whose_experiment_was_deleted_never_comes_back(tmp_path: Path) -> None:
@@ -279,23 +270,6 @@ def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> No
     assert check_once(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MAX_RESTARTS})"]
 
 
-def test_run_without_a_lock_whose_process_is_gone_is_reported_by_its_host(tmp_path: Path) -> None:
-    cases = [
-        ("RUNNING", HERE, [], ["CRASHED"]),
-        ("PENDING", HERE, [], ["CRASHED"]),
-        ("PENDING", None, [], ["CRASHED"]),
-        ("CANCELLING", HERE, [], ["CANCELLED"]),
-        ("RUNNING", ELSEWHERE, [], []),
-        ("RUNNING", HERE, [EXPERIMENT], []),
-        ("SCHEDULED", None, [], []),
-        ("COMPLETED", HERE, [], []),
-    ]
-    for state, worker, tags, set_to in cases:
-        schedule = schedule_of(tmp_path, state, *tags, worker=worker)
-        assert len(reconciler_of(schedule).check_once(only_host=True)) == len(set_to)
-        assert schedule.states == set_to
-
-
 @pytest.fixture
 def engine() -> Iterator[Any]:
     """Starts what looks like a flow run's process: by its environment and its command line."""
@@ -336,28 +310,3 @@ def test_living_process_is_left_alone(engine: Any, tmp_path: Path) -> None:
     assert [found.pid for found in processes_of_runs()[str(schedule.run.id)]] == [process.pid]
     assert check_once(schedule) == []
     assert psutil.pid_exists(process.pid)
-
-
-@pytest.mark.system
-def test_dead_report_gives_its_place_in_the_pool_back(tmp_path: Path, migrated: Callable[[Path], None]) -> None:
-    migrated(tmp_path)
-    schedule = Schedule(ensure_server(tmp_path), tmp_path)
-    client = schedule.client
-    try:
-        deploy(client)
-        set_pool_limit(schedule, 1)
-        report = client.read_deployment_by_name("report/report").id
-        dead, waiting = (client.create_flow_run_from_deployment(report, parameters={"grid": "x"}) for _ in range(2))
-        client.update_flow_run_labels(dead.id, {"prefect.worker.name": HERE})
-        client.set_flow_run_state(dead.id, Pending(), force=True)
-        client.set_flow_run_state(dead.id, Running(), force=True)
-
-        def offered() -> list[uuid.UUID]:
-            return [one.flow_run.id for one in client.get_scheduled_flow_runs_for_work_pool(POOL)]
-
-        assert offered() == []
-        assert Reconciler(schedule, tmp_path, LATER).check_once() == []
-        assert Reconciler(schedule, tmp_path, AT_ONCE).check_once() == [f"{dead.name}: crashed; its process is gone"]
-        assert offered() == [waiting.id]
-    finally:
-        stop_server(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -14,26 +13,23 @@ from typing import Any
 
 import psutil
 import pytest
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.objects import State
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Crashed, Pending, Running, Scheduled
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.states import RESULT_FILE, experiment_status
-from flows.service.deployments import DECLARATIONS, POOL, deploy
+from flows.service.deployments import DECLARATIONS, deploy
 from flows.service.prefect_server import (
-    PrefectServer,
     auth_file,
     ensure_server,
     find_server,
     stop_server,
 )
-from flows.service.schedule import RefusedError, Schedule, slots_of, worker_name
-from flows.service.worker_loop import set_pool_limit
+from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock
-from tests.flows.service.remembered import RememberedClient
 
 pytestmark = pytest.mark.system
 
@@ -83,21 +79,6 @@ def test_experiment_is_in_the_queue_once_however_many_ask_at_once(
     assert str(run.id) in answers
     assert len(answers) == 4
     assert schedule.runs()[name].priority == "normal"
-
-
-def test_run_of_another_hosts_worker_is_not_cancelled_with_the_worker_here(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
-) -> None:
-    name = planned(small_plan, runs_dir, 9).id
-    run = uuid.UUID(schedule.start(name).id)
-    schedule.client.update_flow_run_labels(run, {"prefect.worker.name": worker_name("elsewhere", 8)})
-    schedule.client.set_flow_run_state(run, Running(), force=True)
-    with pytest.raises(RefusedError, match="is trained by the worker of elsewhere"):
-        schedule.cancel(name, has_worker=False)
-    assert schedule.runs()[name].state == "Running"
-    schedule.client.update_flow_run_labels(run, {"prefect.worker.name": worker_name(socket.gethostname(), 8)})
-    schedule.cancel(name, has_worker=False)
-    assert schedule.runs()[name].state == "Cancelled"
 
 
 def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled(
@@ -240,24 +221,6 @@ def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
     assert all(client.read_flow(one.flow_id).name == one.name for one in found)
 
 
-def test_pool_takes_as_many_runs_as_all_workers_together(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
-    deploy(schedule.client)
-    set_pool_limit(schedule, 3)
-    assert schedule.client.read_work_pool(POOL).concurrency_limit == 3
-    other = worker_name("elsewhere", 8)
-    assert (slots_of(other), slots_of("a person's own")) == (8, 1)
-    schedule.client.send_worker_heartbeat(POOL, other)
-    assert [(worker.name, worker.num_slots) for worker in schedule.workers()] == [(other, 8)]
-    set_pool_limit(schedule, 3)
-    assert schedule.client.read_work_pool(POOL).concurrency_limit == 11
-    replaced, here = worker_name("elsewhere", 2), worker_name(socket.gethostname(), 1)
-    for name in (replaced, here):
-        schedule.client.send_worker_heartbeat(POOL, name)
-    assert {worker.name for worker in schedule.workers()} == {replaced, here}, "the newest of each host"
-    set_pool_limit(schedule, 3)
-    assert schedule.client.read_work_pool(POOL).concurrency_limit == 5
-
-
 @pytest.mark.system
 def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(runs_dir: Path) -> None:
     words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", "1"]
@@ -284,31 +247,3 @@ def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(run
         first.communicate(timeout=60)
     _, left = psutil.wait_procs(mine, timeout=30)
     assert not left
-
-
-def test_only_what_may_have_changed_is_read_again(tmp_path: Path) -> None:
-    """1,000 runs are five pages of 200; a page's timer asks every two seconds."""
-    client = RememberedClient()
-    kinds = (StateType.RUNNING, StateType.SCHEDULED, StateType.CRASHED)
-    running, waiting, crashed = (client.add(kind.value, kind) for kind in kinds)
-    complete = [client.add(f"x{number}", StateType.COMPLETED) for number in range(1000)]
-    schedule = Schedule(PrefectServer("http://127.0.0.1:9", ""), tmp_path)
-    schedule.client = client  # type: ignore[assignment]
-
-    def read() -> tuple[dict[str, str], int]:
-        before = client.num_requests
-        states = {name: run.state for name, run in schedule.runs().items()}
-        return states, client.num_requests - before
-
-    states, num_requests = read()
-    assert (len(states), num_requests) == (1003, 6)
-    assert read() == (states, 2)
-    client.set_state(running, StateType.COMPLETED)
-    client.set_state(crashed, StateType.CANCELLED)
-    client.delete(waiting)
-    client.set_state(complete[0], StateType.SCHEDULED)  # by a person
-    client.add("new", StateType.COMPLETED)
-    changes = {"RUNNING": "Completed", "CRASHED": "Cancelled", "x0": "Scheduled", "new": "Completed"}
-    after = {name: state for name, state in (states | changes).items() if name != "SCHEDULED"}
-    assert read() == (after, 8), "all, since one is neither among the newest nor unsettled"
-    assert read() == (after, 2)

@@ -1,0 +1,181 @@
+"""`hacpo list`, `samples`, `evaluate`, `export`, `audit-verifier`, `sync` and `delete`: commands for made runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.commands.options import EXIT_RUN, AsJson, ExperimentId, RunsDir
+from hacpo_core.errors import ConfigError, HacpoError
+
+
+def list_runs(
+    prefix: Annotated[str, typer.Argument(help="beginning of the ids; default: all")] = "",
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List a runs folder: id, state, step and each agent's last accuracies, newest first."""
+    from flows.records.states import CONFIG_FILE, experiment_status
+
+    folders = [path.parent for path in (runs_dir / "experiments").glob(f"{prefix}*/{CONFIG_FILE}")]
+    rows: list[dict[str, Any]] = []
+    for root in sorted(folders, key=lambda root: root.stat().st_mtime, reverse=True):
+        status = experiment_status(root)
+        progress = status.progress
+        accuracies: dict[str, dict[str, float]] = {}
+        for evaluation in progress.evaluations if progress is not None else ():
+            accuracies.setdefault(evaluation.agent, {})[evaluation.benchmark] = evaluation.value
+        rows.append(
+            {
+                "id": root.name,
+                "state": status.state,
+                "step": progress.step if progress else 0,
+                "num_steps": progress.num_steps if progress else None,
+                "accuracy": accuracies,
+                "reason": status.reason,
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        print(f"no experiment in {runs_dir}" + (f" begins with {prefix}" if prefix else ""))
+        return
+    width = max(len(row["id"]) for row in rows)
+    for row in rows:
+        steps = f"{row['step']}/{row['num_steps']}" if row["num_steps"] else "-"
+        figures = "; ".join(
+            f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in by_benchmark.items())
+            for agent, by_benchmark in row["accuracy"].items()
+        )
+        print(f"{row['id']:<{width}}  {row['state']:<8} {steps:>9}  {figures or row['reason']}".rstrip())
+
+
+def samples(
+    experiment: ExperimentId,
+    step: Annotated[int | None, typer.Option(help="training step; default: 1, with --benchmark the last one")] = None,
+    benchmark: Annotated[str | None, typer.Option(help="show responses to this benchmark, not from training")] = None,
+    num: Annotated[int, typer.Option(min=1, help="number of problems")] = 2,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Show the agents' responses of a training step with their advantages and ratios, or those on a benchmark.
+
+    Per learner: A is the advantage, s the importance ratio; `stopped` means that clipping set the gradient to 0.
+    """
+    from flows.planning.plans import find_plan
+    from flows.runs.samples import benchmark_samples, print_benchmark_samples, print_samples, step_samples
+
+    sample_plan = find_plan(runs_dir, experiment)
+    if benchmark is None:
+        frame, show_rows = step_samples(sample_plan, 1 if step is None else step), print_samples
+    else:
+        frame, show_rows = benchmark_samples(sample_plan, benchmark, step), print_benchmark_samples
+    show_rows(frame, num)
+
+
+def evaluate(
+    experiment: ExperimentId,
+    benchmarks: Annotated[str | None, typer.Option(help="comma-separated; default: the experiment's own")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="training step to evaluate after; 0: before training; default: the last")
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Evaluate an experiment's agents on benchmarks; one that fails stops no other, an interrupted call is resumed."""
+    from flows.planning.plans import find_plan
+    from flows.runs import evaluate as evaluation
+    from flows.runs.display import TerminalWatcher, format_table
+    from hacpo_core.phases.runner import DirectRunner
+
+    trained_plan = find_plan(runs_dir, experiment)
+    names = benchmarks.split(",") if benchmarks else []
+    usable_names, errors = evaluation.usable_benchmarks(trained_plan, names)
+    if names and not usable_names:
+        evaluation.raise_failed(errors)
+    evaluation_plan = evaluation.with_benchmarks(trained_plan, usable_names)
+    step = evaluation.checked_step(evaluation_plan, step)
+    try:
+        with TerminalWatcher(trained_plan.id) as watcher:
+            evaluation.run_evaluation(evaluation_plan, step, DirectRunner(), watcher)
+    except HacpoError as error:
+        errors[""] = error  # it names its benchmarks
+    frame = evaluation.evaluations_of(evaluation_plan, step)
+    if len(frame):
+        print(format_table(frame))
+    evaluation.raise_failed(errors)
+
+
+def export(
+    experiment: ExperimentId,
+    agent: Annotated[str, typer.Argument(help="name of the agent")],
+    folder: Annotated[Path, typer.Argument(help="folder to write; must not exist yet, or be empty")],
+    step: Annotated[int | None, typer.Option(help="training step of the checkpoint; default: the last")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="the best step by checkpoint.keep_best, in place of --step")
+    ] = False,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Export an agent from a checkpoint as a Hugging Face folder with a model card; the model is not loaded."""
+    from flows.exports.export import best_step, export_agent
+    from flows.planning.plans import find_plan
+
+    plan = find_plan(runs_dir, experiment)
+    if best:
+        if step is not None:
+            raise ConfigError("--best: chooses the step; leave out --step")
+        step = best_step(plan)
+    model = export_agent(plan, agent, folder, step=step)
+    print(f"{agent} of {model.experiment} after step {model.step}: {model.folder}")
+
+
+def audit_verifier(
+    source: Annotated[str, typer.Argument(help="id of an experiment, or a JSONL or Parquet file of gold answers")],
+    answer_field: Annotated[str, typer.Option(help="column of a file's gold answers")] = "answer",
+    num: Annotated[int, typer.Option(min=0, help="number of rows that are printed")] = 20,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Show the verdicts of a run, those that a reader should check first, or what cannot be read in a file.
+
+    First come answers that were refused though they have the gold answer's letters, accepted though they have other
+    numbers, and unscored ones.
+    """
+    from flows.planning.plans import find_plan
+    from flows.runs.verdicts import print_verdicts, unreadable_in_file, verdicts_of_run
+
+    if Path(source).is_file():
+        for line in unreadable_in_file(Path(source), answer_field):
+            print(line)
+    else:
+        print_verdicts(verdicts_of_run(find_plan(runs_dir, source)), num)
+
+
+def sync(
+    experiments: Annotated[list[str] | None, typer.Argument(help="ids; default: all, and the grids")] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Write to MLflow what it lacks of a runs folder; what was deleted on MLflow's page is restored.
+
+    Training does this itself. It is needed if MLflow was away, or after a deletion.
+    """
+    from flows.grids.mlflow_rows import sync_grid
+    from flows.records.gridfile import read_grids
+    from flows.records.mlflow_address import unsent_experiments
+    from flows.runs.tracking import sync_experiments
+
+    for name in sync_experiments(runs_dir, experiments or []):
+        print(f"{name}: sent to MLflow")
+    for record in [] if experiments else read_grids(runs_dir):
+        sync_grid(record, runs_dir)
+    if unsent_experiments(runs_dir):
+        raise typer.Exit(EXIT_RUN)
+
+
+def delete(experiment: ExperimentId, runs_dir: RunsDir = Path("runs")) -> None:
+    """Delete a run for good: its responses, checkpoints and results; its run in MLflow stays."""
+    from flows.records.deletion import delete_experiment
+
+    num_bytes = delete_experiment(runs_dir, experiment)
+    print(f"deleted {experiment}: {num_bytes / 1e6:,.1f} MB are free again")

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,7 @@ def say(**values: Any) -> None:
 
 def doctor(hardware: str, words: Sequence[str]) -> None:
     """What `hacpo doctor` says of the GPU and of the hardware file."""
-    for found in check_gpu():
-        say(**found.as_dict())
+    say(**asdict(check_gpu()))
     say(step=try_step(hardware, *words))
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import Any
 
 import psutil
 from packaging.requirements import Requirement
@@ -24,8 +21,6 @@ from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
 
 MIN_FREE_GB = 2.0
-MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 0)}
-"""oldest Linux driver for each major version of CUDA, as in NVIDIA's guide to CUDA compatibility"""
 VLLM_WORDS = tuple(
     f"engine.{word}"
     for word in ("sampler=vllm", "vllm.memory_share=0.1", "vllm.kv_cache_gb=0.1", "vllm.enforce_eager=true")
@@ -65,10 +60,6 @@ class Check:
     detail: str
     is_required: bool = True
 
-    def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
-
 
 def examine(runs_dir: Path, hardware: str) -> Iterator[Check]:
     """Check packages, one step with a hardware file, verifier, disk, GPU, data, and one step with each extra."""
@@ -77,7 +68,7 @@ def examine(runs_dir: Path, hardware: str) -> Iterator[Check]:
         yield from check_packages()
         yield _try(hardware, lambda: _train_something(hardware))
         yield _try("verifier", _verify_something)
-        yield from (check_disk(runs_dir), check_data(), *check_gpu())
+        yield from (check_disk(runs_dir), check_data(), check_gpu())
         yield from (extra.result() for extra in extras)
 
 
@@ -124,9 +115,6 @@ def check_extra(extra: Extra, *, code: str | None = None, limit_s: float = TRIAL
         return finding(False, f"not installed (pip install 'hacpo[{extra.name}]'{extra.hint})")
     package = packages_distributions()[extra.module][0]
     title = f"{package} {version(package)}"
-    conflicts = _conflicts(package, extra.name)
-    if conflicts:
-        return finding(False, f"{title}: {', '.join(conflicts)}")
     code = code or f"from flows.doctor.trial import try_step; print(try_step('cpu', *{extra.words!r}))"
     with subprocess.Popen(
         [sys.executable, "-P", "-c", code], stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace"
@@ -138,25 +126,6 @@ def check_extra(extra: Extra, *, code: str | None = None, limit_s: float = TRIAL
             return finding(False, f"{title} did not answer within {limit_s:g} s")
     last_line = ((errors if trial.returncode else output).strip().splitlines() or ["no output"])[-1]
     return finding(trial.returncode == 0, f"{title}: {last_line}")
-
-
-def _conflicts(package: str, extra: str) -> list[str]:
-    """Version conflicts: of the package with hacpo's extra, and of torch and transformers with the package."""
-    ours = [Requirement(line) for line in requires("hacpo") or []]
-    requirements = [
-        (package, r) for r in ours if r.name == package and r.marker and r.marker.evaluate({"extra": extra})
-    ]
-    for line in requires(package) or []:
-        requirement = Requirement(line.replace("+cpu", ""))
-        if requirement.name in ("torch", "transformers") and (
-            requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        ):
-            requirements.append((requirement.name, requirement))
-    return [
-        f"{name} is {version(name)}; pip install '{name}{requirement.specifier}'"
-        for name, requirement in requirements
-        if not requirement.specifier.contains(version(name), prereleases=True)
-    ]
 
 
 def _train_something(hardware: str) -> str:
@@ -192,16 +161,20 @@ def check_data() -> Check:
     return Check("data", bool(files), f"{folder}: {len(files)} JSONL and Parquet files", is_required=False)
 
 
-def check_gpu() -> list[Check]:
-    """GPUs that torch sees; on a machine with an NVIDIA driver, also what they need beside Python packages."""
+def check_gpu() -> Check:
+    """GPUs that torch sees, or why it sees none beside an NVIDIA driver."""
     import torch
 
-    driver = _driver()
-    if not torch.cuda.is_available() and driver is None:
-        return [Check("GPU", False, "none; --hardware cpu works", is_required=False)]
-    number = torch.cuda.device_count()
-    detail = f"{number} x {torch.cuda.get_device_name()}" if number else "torch sees none"
-    return [Check("GPU", number > 0, detail, is_required=False), check_driver(driver), check_compiler()]
+    number, cuda, driver = torch.cuda.device_count(), torch.version.cuda, _driver()
+    if number:
+        detail = f"{number} x {torch.cuda.get_device_name()}"
+    elif driver is None:
+        detail = "none; --hardware cpu works"
+    elif cuda is None:
+        detail = f"torch {torch.__version__} is built without CUDA; install its build for CUDA"
+    else:
+        detail = f"torch for CUDA {cuda} sees none with driver {driver}; update it, or install torch for an older CUDA"
+    return Check("GPU", number > 0, detail, is_required=False)
 
 
 def _driver() -> str | None:
@@ -212,32 +185,3 @@ def _driver() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return versions[0] if versions else None
-
-
-def check_driver(driver: str | None) -> Check:
-    """Whether an NVIDIA driver is new enough for torch's CUDA."""
-    import torch
-
-    cuda = torch.version.cuda
-    if cuda is None:
-        detail = f"torch {torch.__version__} is built without CUDA; install its build for CUDA"
-        return Check("driver", False, detail, is_required=False)
-    oldest = MIN_DRIVERS.get(int(cuda.split(".")[0]), (0, 0))
-    parts = tuple(int(part) for part in (driver or "0").split(".")[:2] if part.isdigit())
-    detail = f"torch is built for CUDA {cuda}, which needs driver {oldest[0]}.{oldest[1]} or newer; {driver} is here"
-    if parts >= oldest:
-        return Check("driver", True, detail, is_required=False)
-    return Check("driver", False, f"{detail}: update it, or install torch for an older CUDA", is_required=False)
-
-
-def check_compiler() -> Check:
-    """Whether Triton, which vLLM and torch.compile use, finds a C compiler and Python's headers."""
-    names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
-    compiler = next(filter(None, map(shutil.which, names)), None)
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    missing = [] if compiler else [f"a C compiler ({' or '.join(names)})"]
-    missing += [] if header.is_file() else [f"Python's headers ({header})"]
-    if not missing:
-        return Check("C compiler", True, f"{compiler}, for Triton", is_required=False)
-    detail = f"missing: {' and '.join(missing)}; Triton (vLLM, torch.compile) needs both: install gcc and python3-dev"
-    return Check("C compiler", False, detail, is_required=False)

@@ -6,11 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flows.planning.host_memory import host_gib, machine_gib
+import psutil
+
 from flows.planning.memory import (
+    GIB,
     ModelShape,
     gpu_gib,
     memory_of_agents,
+    min_gpu_gib,
+    num_trained,
     peak_gib,
     used_gib,
 )
@@ -123,8 +127,8 @@ def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> No
         shapes: of its agents, as far as they are known.
     """
     billions = " and ".join(f"{shape.num_parameters / 1e9:.1f}" for shape in shapes.values())
-    host, machine = host_gib(config, shapes), machine_gib(config)
-    if machine is not None and host > machine:
+    host, machine = host_gib(config, shapes), psutil.virtual_memory().total / GIB
+    if min_gpu_gib() is not None and host > machine:  # this machine has the GPU
         raise CapacityError(
             f"engine: agents of {billions} billion parameters need at least {host:.0f} GiB of host memory, but the "
             f"machine has {machine:.0f}; offload less (engine.deepspeed.offload_optimizer), or use other "
@@ -148,3 +152,12 @@ def _remedy(config: ExperimentConfig, shapes: Mapping[str, ModelShape], room: fl
         if peak_gib(_with_share(config, share), shapes, gpu_gib=room, is_least=True) <= room:
             return f"vLLM takes {current_share} of it; set engine.vllm.memory_share=auto, which gives {share} here"
     return "use other hardware (docs/scaling.md), offload the optimizer, or train adapters (engine.lora)"
+
+
+def host_gib(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> float:
+    """Host memory of offloaded optimizers, in GiB, if all agents share a machine.
+
+    Bytes per trained weight with engine.deepspeed.offload_optimizer: masters 4, moments 8, gradients 4 + 2, weights 2.
+    """
+    offloads = config.engine.learner == "deepspeed" and config.engine.deepspeed.offload_optimizer
+    return sum(20 * num_trained(config, shape) for shape in shapes.values()) / GIB if offloads else 0.0

@@ -45,9 +45,8 @@ class AgentProbe:
     Attributes:
         prompt: the first problem's, as rendered with the chat template, control tokens included.
         response: the first one to it.
-        num_problems, num_responses: measured.
+        num_problems: measured.
         accuracy: share of right responses, mean over problems, with its 95 % interval.
-        reward: mean over scored responses.
         signal_share, all_wrong_share, all_right_share: groups with different rewards, with rewards of 0 only, and with
             rewards of 1 only.
         lengths: tokens at QUANTILES; `mean_length`: their mean.
@@ -55,8 +54,7 @@ class AgentProbe:
         unscored_share: responses without a verdict.
         formless_share: scored responses in which no answer in the asked form was found; None if the reward function
             does not say.
-        sampler_difference, max_sampler_difference: mean and largest |sampler - learner| log-probability of a token,
-            nats.
+        sampler_difference: mean |sampler - learner| log-probability of a token, nats.
         sampled_per_s, scored_per_s: tokens per second of sampling, and of the learner's forward pass.
         verified_per_s: responses per second.
         trained_tokens: response tokens that the learner trains on, of all sources, per response of its own; those of
@@ -67,9 +65,7 @@ class AgentProbe:
     prompt: str
     response: str
     num_problems: int
-    num_responses: int
     accuracy: MetricEstimate
-    reward: float
     signal_share: float
     all_wrong_share: float
     all_right_share: float
@@ -80,7 +76,6 @@ class AgentProbe:
     unscored_share: float
     formless_share: float | None
     sampler_difference: float
-    max_sampler_difference: float
     sampled_per_s: float
     scored_per_s: float
     verified_per_s: float
@@ -154,10 +149,8 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
             if config.engine.skip_zero_advantage:
                 is_trained_B = minibatch.advantage_B * minibatch.weight_B != 0
             lengths_B = minibatch.tokens.responses.lengths
-            num_tokens, num_trained = (
-                num_tokens + int(lengths_B.sum()),
-                num_trained + int(lengths_B[is_trained_B].sum()),
-            )
+            num_tokens += int(lengths_B.sum())
+            num_trained += int(lengths_B[is_trained_B].sum())
             if source != learner:
                 tell(f"{learner} scores {source}'s responses")
                 both, _ = rows_of(experiment, learner, (learner, source), responses, estimate)
@@ -217,7 +210,7 @@ def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem
     reward_PG = verdicts.raw_reward_R.reshape(len(problems), -1)
     lengths = responses.token_ids.lengths
     is_cut = np.array([reason == "length" for reason in responses.finish_reason])
-    groups = groups_of(reward_PG)
+    signal_share, all_wrong_share, all_right_share = group_shares(reward_PG)
     has_form = all(":" not in name for name in config.reward.functions)
     formless = [answer is None for answer, ok in zip(verdicts.extracted, verdicts.is_scored_R, strict=True) if ok]
     prompt = str(tokens.tokenizer.decode(list(tokens.prompt_ids(problems[0]))))
@@ -225,12 +218,10 @@ def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem
         prompt=prompt,
         response=responses.text[0],
         num_problems=len(problems),
-        num_responses=len(responses),
         accuracy=mean_with_interval(f"avg@{reward_PG.shape[1]}", average_at_k(reward_PG), seed=config.seed),
-        reward=float(np.nanmean(verdicts.raw_reward_R)) if verdicts.is_scored_R.any() else float("nan"),
-        signal_share=groups.signal_share,
-        all_wrong_share=groups.all_wrong_share,
-        all_right_share=groups.all_right_share,
+        signal_share=signal_share,
+        all_wrong_share=all_wrong_share,
+        all_right_share=all_right_share,
         lengths=tuple(float(value) for value in np.quantile(lengths, QUANTILES)),
         mean_length=float(lengths.mean()),
         ended_share=float(1 - is_cut.mean()),
@@ -238,7 +229,6 @@ def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem
         unscored_share=float((~verdicts.is_scored_R).mean()),
         formless_share=float(np.mean(formless)) if has_form and formless else None,
         sampler_difference=float(sampled.difference_N.mean()),
-        max_sampler_difference=float(sampled.difference_N.max()),
         sampled_per_s=sampled.sampled_per_s,
         scored_per_s=sampled.scored_per_s,
         verified_per_s=sampled.verified_per_s,
@@ -247,23 +237,8 @@ def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Shares of groups with different rewards, with rewards of 0 only, and of 1 only, among those with a verdict."""
-
-    signal_share: float
-    all_wrong_share: float
-    all_right_share: float
-
-
-def groups_of(reward_PG: NDArray[np.float64]) -> Groups:
-    """Count groups by their scored rewards; nan is unscored."""
+def group_shares(reward_PG: NDArray[np.float64]) -> list[float]:
+    """Shares of groups with different rewards, with rewards of 0 only, and of 1 only; nan is unscored."""
     scored_groups = [reward_G[~np.isnan(reward_G)] for reward_G in reward_PG]
-    scored_groups = [reward_G for reward_G in scored_groups if len(reward_G)]
-    if not scored_groups:
-        return Groups(0.0, 0.0, 0.0)
-    return Groups(
-        signal_share=float(np.mean([reward_G.min() < reward_G.max() for reward_G in scored_groups])),
-        all_wrong_share=float(np.mean([reward_G.max() == 0 for reward_G in scored_groups])),
-        all_right_share=float(np.mean([reward_G.min() == 1 for reward_G in scored_groups])),
-    )
+    kinds = [(g.min() < g.max(), g.max() == 0, g.min() == 1) for g in scored_groups if len(g)]
+    return [float(share) for share in np.mean(kinds, axis=0)] if kinds else [0.0, 0.0, 0.0]

@@ -39,7 +39,7 @@ class PairProbe:
     Attributes:
         learner, source: names.
         num_rows: rows, unscored and empty ones left out.
-        ratios: sequence ratio at QUANTILES, as the bounds see it; `mean_ratio`: its mean.
+        ratios: sequence ratio at QUANTILES, as the bounds see it.
         floor, ceiling: bounds before the first update of a step.
         first_share: share of the rows with an advantage that the bounds let through before the first update.
         last_share: the same under the bounds of the step's last update, with these ratios.
@@ -54,7 +54,6 @@ class PairProbe:
     source: str
     num_rows: int
     ratios: tuple[float, ...]
-    mean_ratio: float
     floor: float
     ceiling: float
     first_share: float
@@ -117,18 +116,10 @@ def pair_probe(
     if not len(minibatch):
         nan = math.nan
         return PairProbe(
-            learner, source, 0, (nan,) * len(QUANTILES), nan, nan, nan, 0.0, 0.0, None, **counts, gradient_cosine=None
+            learner, source, 0, (nan,) * len(QUANTILES), nan, nan, 0.0, 0.0, None, **counts, gradient_cosine=None
         )
-    positions = sampled.positions()
-    row_responses = replace(
-        sampled.take([positions[key] for key in minibatch.keys]),
-        prompt_ids=minibatch.tokens.prompts.take(minibatch.tokens.prompt_B),
-        token_ids=minibatch.tokens.responses,
-        logprobs=_zeros(minibatch.tokens.responses),  # only ids are scored
-        num_sampled_R=None,
-    )
     with agent_at(experiment, learner, 0) as (placed, _):
-        logprobs = placed.score(row_responses)
+        logprobs = placed.score(_as_responses(minibatch, sampled))
         cosine = placed.gradient_cosine(both, objective)
     minibatch = centered(objective, minibatch, logprobs)
     first_ratios = bounded_ratios(objective, minibatch, logprobs, update=0)
@@ -139,7 +130,6 @@ def pair_probe(
         source=source,
         num_rows=len(minibatch),
         ratios=ratios,
-        mean_ratio=float(first_ratios.ratio_B.mean()),
         floor=float(first_ratios.floor_B.max()),
         ceiling=ceiling,
         first_share=first_ratios.passing_share,
@@ -147,6 +137,18 @@ def pair_probe(
         half_floor=half_floor(first_ratios.ratio_B, ceiling),
         **counts,
         gradient_cosine=cosine,
+    )
+
+
+def _as_responses(minibatch: Minibatch, sampled: Responses) -> Responses:
+    """The rows of a mini-batch as responses in the learner's tokens; only their ids are meant."""
+    positions, tokens = sampled.positions(), minibatch.tokens
+    return replace(
+        sampled.take([positions[key] for key in minibatch.keys]),
+        prompt_ids=tokens.prompts.take(tokens.prompt_B),
+        token_ids=tokens.responses,
+        logprobs=Ragged(np.zeros(len(tokens.responses.value_N), np.float32), tokens.responses.edge),
+        num_sampled_R=None,
     )
 
 
@@ -187,10 +189,6 @@ def bounded_ratios(objective: Objective, minibatch: Minibatch, scored: Ragged, *
         ceiling_B=surrogate.ceiling_B.double().numpy(),
         passing_share=1.0 - float(stopped_B[counted_B].mean()),
     )
-
-
-def _zeros(rows: Ragged) -> Ragged:
-    return Ragged(np.zeros(len(rows.value_N), np.float32), rows.edge)
 
 
 def half_floor(ratio_B: NDArray[np.float64], ceiling: float) -> float | None:

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -41,24 +40,6 @@ def test_missing_extra_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPa
     assert [finding.detail.partition(";")[0].rstrip(")") for finding in found] == [
         f"not installed (pip install 'hacpo[{name}]'" for name in ("vllm", "deepspeed", "ray", "lora")
     ]
-
-
-def test_version_that_does_not_fit_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [
-        ("vllm", "torch", "2.12.0", "torch==2.13.0"),
-        ("ray", "ray", "2.9.0", "ray<3,>=2.60"),
-        ("peft", "peft", "0.18.0", "peft<0.22,>=0.21"),
-        ("peft", "torch", "1.12.0", "torch>="),
-        ("deepspeed", "torch", "1.13.0", "torch>=2.0.0"),
-        ("deepspeed", "deepspeed", "0.18.0", "deepspeed<0.20,>=0.19.8"),
-    ]
-    for module, package, old, wanted in cases:
-        if module not in INSTALLED:
-            continue
-        monkeypatch.setattr(doctor, "version", lambda name, p=package, o=old: o if name == p else version(name))
-        found = doctor.check_extra(EXTRAS[module])
-        assert not found.is_ok
-        assert f"{package} is {old}; pip install '{wanted}" in found.detail
 
 
 @pytest.mark.slow
@@ -160,46 +141,18 @@ def test_data_are_looked_for_where_the_project_reads_them_and_disk_where_it_writ
     assert asked == [tmp_path], "the folder need not exist"
 
 
-def test_driver_that_torch_needs_is_named_beside_the_one_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [
-        ("13.0", "580.65.06", True, "for CUDA 13.0, which needs driver 580.0 or newer; 580.65.06 is here"),
-        ("13.0", "575.57.08", False, "needs driver 580.0 or newer; 575.57.08 is here: update it, or install torch"),
-        ("12.8", "525.60.13", True, "needs driver 525.60 or newer; 525.60.13 is here"),
-        ("12.8", "525.58.00", False, "needs driver 525.60 or newer; 525.58.00 is here: update"),
-        ("13.0", None, False, "needs driver 580.0 or newer; None is here: update"),
-        (None, "580.65.06", False, "is built without CUDA; install its build for CUDA"),
-    ]
-    for cuda, driver, is_ok, detail in cases:
-        monkeypatch.setattr(torch.version, "cuda", cuda)
-        found = doctor.check_driver(driver)
-        assert found.is_ok == is_ok
-        assert detail in found.detail
-
-
-def test_machine_with_a_driver_is_told_of_gpu_driver_and_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_gpu_that_torch_does_not_see_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert [finding.detail for finding in doctor.check_gpu()] == ["none; --hardware cpu works"]
+    assert doctor.check_gpu().detail == "none; --hardware cpu works"
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 1.2\n", encoding="utf-8")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    gpu, driver, compiler = doctor.check_gpu()
-    assert [finding.subject for finding in (gpu, driver, compiler)] == ["GPU", "driver", "C compiler"]
-    assert gpu.detail == "torch sees none"
-
-    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    assert doctor.check_compiler().detail == (
-        f"missing: a C compiler (gcc or clang) and Python's headers ({tmp_path}/Python.h); Triton (vLLM, "
-        "torch.compile) needs both: install gcc and python3-dev"
-    )
-    (tmp_path / "Python.h").touch()
-    (tmp_path / "nvidia-smi").rename(tmp_path / "clang")
-    assert doctor.check_compiler().detail == f"{tmp_path}/clang, for Triton"
-    monkeypatch.setenv("CC", "nvc")
-    assert "missing: a C compiler (nvc); Triton" in doctor.check_compiler().detail
+    for cuda, detail in (
+        (None, "is built without CUDA; install"),
+        ("13.0", "CUDA 13.0 sees none with driver 1.2; update"),
+    ):
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        assert detail in doctor.check_gpu().detail
 
 
 @pytest.mark.system

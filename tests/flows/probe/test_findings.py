@@ -24,9 +24,7 @@ AGENT = AgentProbe(
     prompt="<|user|>1+1<|assistant|>",
     response="2",
     num_problems=64,
-    num_responses=512,
     accuracy=MetricEstimate("avg@8", 0.25, 0.2, 0.3, 64),
-    reward=0.25,
     signal_share=0.6,
     all_wrong_share=0.3,
     all_right_share=0.1,
@@ -37,14 +35,13 @@ AGENT = AgentProbe(
     unscored_share=0.0,
     formless_share=0.2,
     sampler_difference=1e-6,
-    max_sampler_difference=1e-4,
     sampled_per_s=1000.0,
     scored_per_s=4000.0,
     verified_per_s=64.0,
     trained_tokens=25.0,
     shape=SHAPE,
 )
-PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.42, 0.8, 1.0, 0.3, 0.2, 0.41, 0.05, 0, 0, 0, 0.5)
+PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.8, 1.0, 0.3, 0.2, 0.41, 0.05, 0, 0, 0, 0.5)
 BOUNDS = "median ratio 0.41, bounds 0.8 to 1"
 ROOM = ProbeCost({}, {}, {}, {}, 1.0, 1.0, 1.0, memory_gib=2.0, min_gib=1.0, room_gib=8.0)
 

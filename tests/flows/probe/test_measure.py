@@ -13,7 +13,7 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
-from flows.probe.measure import groups_of
+from flows.probe.measure import group_shares
 from flows.probe.rows import bounded_ratios, centered, half_floor
 from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
@@ -104,10 +104,9 @@ def test_half_of_the_rows_pass_at_a_floor() -> None:
 
 def test_groups_are_counted_by_their_scored_rewards() -> None:
     nan = math.nan
-    groups = groups_of(np.array([[0, 0, nan], [1, 1, nan], [0, 1, nan], [0.5, 0.5, 0.5], [nan, nan, nan]]))
-    assert (groups.signal_share, groups.all_wrong_share, groups.all_right_share) == (1 / 4, 1 / 4, 1 / 4)
-    nothing = groups_of(np.full((2, 2), nan))
-    assert (nothing.signal_share, nothing.all_wrong_share) == (0.0, 0.0)
+    reward_PG = np.array([[0, 0, nan], [1, 1, nan], [0, 1, nan], [0.5, 0.5, 0.5], [nan, nan, nan]])
+    assert group_shares(reward_PG) == [1 / 4, 1 / 4, 1 / 4]
+    assert group_shares(np.full((2, 2), nan)) == [0.0, 0.0, 0.0]
 
 
 def test_probe_measures_what_the_first_step_meets(probe: Callable[..., str], small_plan: Callable[..., Plan]) -> None:
@@ -119,8 +118,6 @@ def test_probe_measures_what_the_first_step_meets(probe: Callable[..., str], sma
     metrics = StepStore(planned.root).metrics(1)["agents"]
     for name, agent in found["agents"].items():
         measured = metrics[name]
-        assert agent["num_responses"] == 64 * 4
-        assert agent["reward"] == pytest.approx(measured["reward/mean"])
         assert agent["accuracy"]["value"] == pytest.approx(measured["reward/mean"])
         assert agent["accuracy"]["low"] <= agent["accuracy"]["value"] <= agent["accuracy"]["high"]
         assert agent["mean_length"] == pytest.approx(measured["response/length_tokens"])
@@ -163,7 +160,6 @@ def test_method_may_be_left_out_before_other_words(probe: Callable[..., str]) ->
     found = json.loads(probe("rollout.num_samples=2", "--problems", "2", "--json"))
     assert found["method"] == "hacpo"
     assert "<|user|>" in found["agents"]["qwen"]["prompt"]
-    assert [agent["num_responses"] for agent in found["agents"].values()] == [4, 4]
     assert found["findings"] and set(found["findings"][0]) == {"rule", "text", "remedy"}
 
 

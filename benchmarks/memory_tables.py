@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.planning.capacity import with_memory_plan
+from flows.planning.capacity import with_memory_plan, with_ranks
 from flows.planning.compose import compose
 from flows.planning.memory import peak_gib, sizes_of
 from flows.planning.published_models import published_shapes
-from flows.planning.ranks import with_ranks
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 BEGIN, END = "<!-- table: python -m benchmarks.memory_tables -->", "<!-- end of table -->"

@@ -155,15 +155,11 @@ def record_of(grid: GridPlan) -> GridRecord:
     report = grid.config.report
     evaluated_benchmarks = [benchmark for plan in grid.plans.values() for benchmark in plan.config.evaluate.final]
     benchmarks = report.benchmarks or list(dict.fromkeys(evaluated_benchmarks))
-    return GridRecord(grid.name, grid.config.title, report.table, benchmarks, grid.cells, grid.source)
+    return GridRecord(grid.name, grid.config.title, report.table, benchmarks, grid.cells)
 
 
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
-    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers.
-
-    Raises:
-        ConfigError: another file's grid has this name.
-    """
+    """Store the grid for the dashboard, and the plans of all runnable experiments for the workers."""
     for name in save_grid(runs_dir, record_of(grid)):  # MLflow's tags name the grids of a complete experiment
         if (experiments_dir(runs_dir) / name / STATE_FILE).is_file():
             mark_unsent(experiments_dir(runs_dir) / name)

@@ -1,4 +1,4 @@
-"""Estimated cost of a grid: rollouts and tokens from the configuration, hours from measured or stated rates.
+"""Estimated cost of a grid: rollouts and tokens from the configuration, hours from stated rates.
 
     busy[k]   = tokens sampled[k] / sampling rate + tokens trained on[k] / training rate     (device-hours)
     wall      = max_k busy[k] / devices[k]       agents in parallel: advantages are joint, so each agent waits for the
@@ -14,15 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
-from functools import reduce
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.grids.planner import GridPlan, RateConfig
 from flows.planning.memory import folder_shape, sizes_of
 from flows.planning.plans import Plan
 from flows.planning.published_models import published_shapes
-from flows.runs.results import read_final
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after, num_gpus, num_processes, num_ranks, num_samples, num_sources
 from hacpo_core.data.arithmetic import split_expressions
@@ -44,32 +42,17 @@ class CostEstimate:
     busy_hours: float | None
     occupied_hours: float | None
     basis: str
-    """measured | stated | limit (responses of maximum length, no known rate)"""
-
-
-@dataclass(frozen=True, slots=True)
-class _RunTotals:
-    """Totals of an agent's training, over experiments: responses, tokens sampled and trained on, device-seconds."""
-
-    rollouts: float = 0.0
-    sampled: float = 0.0
-    trained: float = 0.0
-    device_s: float = 0.0
-
-    def plus(self, other: _RunTotals) -> _RunTotals:
-        return _RunTotals(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+    """stated | limit (responses of maximum length, no known rate)"""
 
 
 def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
-    """Estimate the total cost of some experiments; its basis is the weakest one among them.
+    """Estimate the total cost of some experiments.
 
     Args:
-        grid: complete experiments give the measured rates per agent, `rates` the stated ones.
+        grid: with the stated rates.
         plans: experiments to estimate.
     """
-    measurements = _measure(grid)
-    parts = [_estimate_one(plan.config, measurements, grid.config.rates) for plan in plans]
-    order = ("measured", "stated", "limit")
+    parts = [_estimate_one(plan.config, grid.config.rates) for plan in plans]
     return CostEstimate(
         experiments=len(parts),
         rollouts=sum(part.rollouts for part in parts),
@@ -78,7 +61,7 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
         trained_tokens=sum(part.trained_tokens for part in parts),
         busy_hours=_sum([part.busy_hours for part in parts]),
         occupied_hours=_sum([part.occupied_hours for part in parts]),
-        basis=max((part.basis for part in parts), key=order.index, default="measured"),
+        basis="stated" if grid.config.rates is not None else "limit",
     )
 
 
@@ -86,37 +69,32 @@ def _sum(hours: Sequence[float | None]) -> float | None:
     return None if None in hours else sum(hour or 0.0 for hour in hours)
 
 
-def _estimate_one(config: ExperimentConfig, measurements: _TotalsOfRuns, rates: RateConfig | None) -> CostEstimate:
-    num_agent_rollouts, num_responses = num_rollouts(config), num_evaluation_responses(config)
-    sizes = _num_parameters(config) if rates is not None and rates.billions is not None else {}
-    history = {k: _history(measurements, k, config.method.name) for k in config.pair.agents}
-    sampled: dict[str, float] = {}
-    trained: dict[str, float] = {}
-    hours: dict[str, float] = {}
-    for k, run in history.items():
-        if run is not None:
-            length, tokens_per_rollout = run.sampled / run.rollouts, run.trained / run.rollouts
-        else:
-            length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
-            tokens_per_rollout = length * num_sources(config) * config.method.build.num_iterations
-        sampled[k] = length * (num_agent_rollouts + num_responses)
-        trained[k] = tokens_per_rollout * num_agent_rollouts
-        if run is not None:
-            hours[k] = (sampled[k] + trained[k]) / (run.sampled + run.trained) * run.device_s / 3600
-        elif rates is not None:
-            size = sizes.get(k)
-            hours[k] = (sampled[k] / sampling_rate(rates, size) + trained[k] / training_rate(rates, size)) / 3600
-    is_measured = None not in history.values()
-    is_known = is_measured or rates is not None
+def _estimate_one(config: ExperimentConfig, rates: RateConfig | None) -> CostEstimate:
+    num_agent_rollouts, num_responses, agents = (
+        num_rollouts(config),
+        num_evaluation_responses(config),
+        config.pair.agents,
+    )
+    length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
+    num_sampled = length * (num_agent_rollouts + num_responses)
+    num_trained = length * num_sources(config) * config.method.build.num_iterations * num_agent_rollouts
+    hours = None
+    if rates is not None:
+        sizes = _num_parameters(config) if rates.billions is not None else {}
+        hours = {
+            k: (num_sampled / sampling_rate(rates, sizes.get(k)) + num_trained / training_rate(rates, sizes.get(k)))
+            / 3600
+            for k in agents
+        }
     return CostEstimate(
         experiments=1,
-        rollouts=num_agent_rollouts * len(history),
-        evaluation_responses=num_responses * len(history),
-        sampled_tokens=sum(sampled.values()),
-        trained_tokens=sum(trained.values()),
-        busy_hours=sum(hours.values()) if is_known else None,
-        occupied_hours=occupied_hours(config, hours) if is_known else None,
-        basis="measured" if is_measured else "stated" if is_known else "limit",
+        rollouts=num_agent_rollouts * len(agents),
+        evaluation_responses=num_responses * len(agents),
+        sampled_tokens=num_sampled * len(agents),
+        trained_tokens=num_trained * len(agents),
+        busy_hours=None if hours is None else sum(hours.values()),
+        occupied_hours=None if hours is None else occupied_hours(config, hours),
+        basis="limit" if hours is None else "stated",
     )
 
 
@@ -188,29 +166,3 @@ def num_problems(benchmark: BenchmarkConfig) -> int:
     is_embedded = benchmark.kind == "arithmetic"
     stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
     return min((size for size in (stated, benchmark.limit) if size), default=0)
-
-
-_TotalsOfRuns = dict[tuple[str, str], _RunTotals]
-"""by agent and method"""
-
-
-def _measure(grid: GridPlan) -> _TotalsOfRuns:
-    """Measured totals of the grid's complete experiments, by agent and method."""
-    sums: _TotalsOfRuns = {}
-    for plan in grid.experiments("done"):
-        result, config = read_final(plan), plan.config
-        seconds = "seconds" if config.engine.device == "cpu" else "gpu_seconds"
-        for row in result.table if result is not None else []:
-            totals = _RunTotals(num_rollouts(config), row["tokens_sampled"], row["tokens_trained"], row[seconds])
-            if totals.rollouts > 0 and totals.sampled > 0 and totals.device_s > 0:
-                key = (row["agent"], config.method.name)
-                sums[key] = sums.get(key, _RunTotals()).plus(totals)
-    return sums
-
-
-def _history(measurements: _TotalsOfRuns, agent: str, method: str) -> _RunTotals | None:
-    """Totals of the agent with this method, or else with all its methods; None if it was never trained."""
-    if (agent, method) in measurements:
-        return measurements[agent, method]
-    others = [totals for (name, _), totals in measurements.items() if name == agent]
-    return reduce(_RunTotals.plus, others) if others else None

@@ -14,13 +14,12 @@ from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads the
 
 from omegaconf import DictConfig, OmegaConf
 
-from flows.planning.capacity import check_fits, with_memory_plan
+from flows.planning.capacity import check_fits, with_memory_plan, with_ranks
 from flows.planning.compose import compose, merged
 from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
 from flows.planning.memory import sizes_of
 from flows.planning.plans import Plan, plan
 from flows.planning.published_models import published_shapes
-from flows.planning.ranks import with_ranks
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridCell
 from flows.records.states import experiment_status
@@ -91,14 +90,13 @@ class GridConfig:
 
 @dataclass(frozen=True, slots=True)
 class GridPlan:
-    """A grid's cells in the order of its file, and their experiments and states by id; `source` as in `GridRecord`."""
+    """A grid's cells in the order of its file, and their experiments and states by id."""
 
     name: str
     config: GridConfig
     cells: list[GridCell]
     plans: dict[str, Plan]
     states: dict[str, ExperimentState]
-    source: str = ""
 
     def experiments(self, *states: str) -> list[Plan]:
         """The experiments in the given states, each once; without states, all."""
@@ -182,8 +180,7 @@ def plan_grid(
     plans = {plan.id: plan for plan, _ in items.values()}
     states = {plan.id: state for plan, state in items.values()}
     _check_layout(config.report, {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final})
-    source = str(Path(name).absolute()) if is_file_name(name) else name
-    return GridPlan(file_stem(name), config, list(cells.values()), plans, states, source)
+    return GridPlan(file_stem(name), config, list(cells.values()), plans, states)
 
 
 def _enter(cells: dict[tuple[Any, ...], GridCell], cell: GridCell) -> None:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from flows.planning.capacity import check_fits, memory_fields, with_memory_plan
+from flows.planning.capacity import check_fits, memory_fields, with_memory_plan, with_ranks
 from flows.planning.compose import load_config, to_yaml
 from flows.planning.memory import folder_shape, gpu_gib, sizes_of
-from flows.planning.ranks import with_ranks
 from flows.planning.user_code import code_digest
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.mlflow_address import sqlite_path

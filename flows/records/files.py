@@ -1,12 +1,16 @@
-"""Where experiments are in a runs folder, and how the small JSON files in it are read."""
+"""Where experiments are in a runs folder, how they are deleted, and how the small JSON files in it are read."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+
+from hacpo_core.errors import ConfigError
+from hacpo_core.store.lock import ExperimentLock
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -31,3 +35,32 @@ def read_record(path: Path, kind: TypeAdapter[_T]) -> _T | None:
     except (OSError, ValidationError) as error:
         _log.warning("%s is corrupt and counts as missing: %s", path, error)
         return None
+
+
+def delete_experiment(runs_dir: Path, experiment: str) -> int:
+    """Delete an experiment's folder. Its run in MLflow stays, and planning it again starts it from the first step.
+
+    The folder is first moved aside, so that an interrupted deletion leaves no half of an experiment.
+
+    Args:
+        runs_dir: folder of all runs.
+        experiment: complete id.
+
+    Returns:
+        freed bytes.
+
+    Raises:
+        ConfigError: there is no such experiment.
+        LockedError: it is being trained.
+    """
+    root = experiments_dir(runs_dir) / experiment
+    if experiment not in experiment_ids(runs_dir):
+        raise ConfigError(f"got {experiment!r}, expected the complete id of an experiment; `hacpo list` shows all")
+    trash = runs_dir / "deleted"
+    with ExperimentLock(root):
+        num_bytes = sum(path.lstat().st_size for path in root.rglob("*") if path.is_file())
+        trash.mkdir(exist_ok=True)
+        shutil.rmtree(trash / experiment, ignore_errors=True)
+        root.rename(trash / experiment)
+    shutil.rmtree(trash / experiment)
+    return num_bytes

@@ -9,7 +9,6 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from flows.records.files import read_record
-from hacpo_core.errors import ConfigError
 from hacpo_core.files import write_errors, write_json
 
 
@@ -44,8 +43,6 @@ class GridRecord:
     benchmarks: list[str] = field(default_factory=list)
     """those that comparisons use"""
     cells: list[GridCell] = field(default_factory=list)
-    source: str = ""
-    """absolute path of the grid's file, or the name of a shipped grid"""
 
     @property
     def experiments(self) -> frozenset[str]:
@@ -67,7 +64,6 @@ def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
         ids of the experiments that are new in the record.
 
     Raises:
-        ConfigError: the record of this name is that of another file.
         StoreError: it cannot be written.
     """
     path = _folder(runs_dir) / f"{record.name}.json"
@@ -77,21 +73,10 @@ def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = read_record(path, _GRID) or replace(record, cells=[])
-        if _is_other_file(before.source, record.source):
-            raise ConfigError(
-                f"grid {record.name}: {path} is the record of {before.source}, got {record.source}; rename one of the "
-                "grids, or use another runs folder"
-            )
         keys = {cell.key for cell in record.cells}
         cells = [*record.cells, *(cell for cell in before.cells if cell.key not in keys)]
         write_json(path, asdict(replace(record, cells=cells)))
     return frozenset(cell.experiment for cell in record.cells) - {cell.experiment for cell in before.cells}
-
-
-def _is_other_file(recorded_source: str, source: str) -> bool:
-    """Whether a record's source is another than this one; a file that is gone was moved."""
-    is_moved = Path(recorded_source).is_absolute() and not Path(recorded_source).is_file()
-    return recorded_source != source and not is_moved
 
 
 def read_grids(runs_dir: Path) -> list[GridRecord]:

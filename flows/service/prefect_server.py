@@ -32,7 +32,6 @@ from flows.service.processes import (
     inode_of,
     module_command,
     open_log,
-    remove_unfinished,
     write_private,
 )
 from hacpo_core.config.addresses import has_password
@@ -168,11 +167,9 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
 
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """Hold the lock under which the server is started, stopped and recorded; remove what a killed holder left."""
+    """Hold the lock under which the server is started, stopped and recorded."""
     with (home / "server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for path in (_record(home).path, auth_file(home.parent)):
-            remove_unfinished(path)
         yield
 
 

@@ -195,20 +195,11 @@ def rotate_logs(home: Path) -> None:
 
 def write_private(path: Path, text: str) -> None:
     """Write a file atomically, readable by its owner only; one process at a time may write it."""
-    temporary = _unfinished(path)
+    temporary = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     temporary.rename(path)
-
-
-def remove_unfinished(path: Path) -> None:
-    """Remove what `write_private` left if its process was killed; one process at a time may write the file."""
-    _unfinished(path).unlink(missing_ok=True)
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
 
 
 def free_port(*preferred: int) -> int:

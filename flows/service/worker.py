@@ -24,7 +24,6 @@ from flows.service.processes import (
     module_command,
     only_one,
     open_log,
-    remove_unfinished,
     worker_record,
 )
 from hacpo_core.config.threads import SLOTS, usable_cores
@@ -71,7 +70,6 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
     with only_one(record.path.with_suffix(".lock")) as is_alone:
         if not is_alone:
             return False
-        remove_unfinished(record.path)
         record.write(os.getpid(), {"slots": num_slots})  # first, so that no other is started
         try:
             is_over = threading.Event()

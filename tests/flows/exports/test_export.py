@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import signal
@@ -18,8 +17,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flows.exports.export import CARD_FILE, export_agent
-from flows.exports.model_card import model_card
+from flows.exports.export import CARD_FILE, export_agent, model_card
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, find_plan, plan, save_plan
 from flows.runs.experiment import run_experiment
@@ -122,18 +120,6 @@ def test_adapters_are_merged_into_exported_weights(small_models: Path, tmp_path:
     assert changed and all("_proj" in name for name in changed)
 
 
-@pytest.mark.deepspeed
-@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs the deepspeed extra")
-def test_deepspeeds_checkpoint_is_exported_whole(
-    small_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    words = ("engine.learner=deepspeed", "engine.deepspeed.stage=3", "train.num_steps=1")
-    planned = trained_in(tmp_path, small_models, *words)
-    done = export_agent(planned, "llama", tmp_path / "model")
-    check_same_logits(planned, "llama", done.folder, 1)
-
-
 def test_exported_tokenizer_writes_prompts_as_in_training(trained: Plan, tmp_path: Path) -> None:
     done = export_agent(trained, "llama", tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(done.folder)
@@ -146,15 +132,6 @@ def test_exported_tokenizer_writes_prompts_as_in_training(trained: Plan, tmp_pat
     assert tuple(found) == tuple(expected)
     assert tokenizer.decode(tokenizer("12-9=3")["input_ids"], skip_special_tokens=True) == "12-9=3"
     assert tokenizer.eos_token_id == agent.tokens.tokenizer.eos_token_id
-
-
-def test_folder_holds_the_model_and_neither_optimizer_nor_leftovers(trained: Plan, tmp_path: Path) -> None:
-    done = export_agent(trained, "qwen", tmp_path / "out" / "model")
-    names = {path.name for path in done.folder.iterdir()}
-    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", CARD_FILE} <= names
-    assert "chat_template.jinja" in names
-    assert "optimizer.safetensors" not in names
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
 
 
 def test_card_holds_configuration_figures_and_digests(trained: Plan, tmp_path: Path) -> None:
@@ -174,21 +151,6 @@ def test_card_holds_configuration_figures_and_digests(trained: Plan, tmp_path: P
     assert final is not None
     (row,) = [row for row in final.table if row["agent"] == "qwen"]
     assert re.search(rf"test, avg@1, 8 problems \| {row['test_before']:.4f} \(.*\| {row['test_after']:.4f} \(", card)
-
-
-def test_card_of_a_step_without_evaluation_says_so(trained: Plan) -> None:
-    card = model_card(trained, "qwen", saved_model(trained.root, 1, "qwen"))
-    assert re.search(r"test, avg@1, 8 problems \| 0\.\d+ .* \| not measured \|", card)
-
-
-def test_two_agents_are_exported_and_name_each_other(trained: Plan, tmp_path: Path) -> None:
-    cards = {}
-    for name in ("qwen", "llama"):
-        done = export_agent(trained, name, tmp_path / name)
-        check_same_logits(trained, name, done.folder, 2)
-        cards[name] = (done.folder / CARD_FILE).read_text(encoding="utf-8")
-    for name, other, family in (("qwen", "llama", "llama"), ("llama", "qwen", "qwen3")):
-        assert f"beside `{other}` (a tiny {family} model made by hacpo, after a supervised warm-up)" in cards[name]
 
 
 def test_card_names_base_models_of_the_hub_alone(trained: Plan) -> None:
@@ -227,12 +189,6 @@ def test_mistake_is_one_sentence_and_leaves_no_folder(trained: Plan, tmp_path: P
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "taken"]
 
 
-def test_empty_folder_is_filled(trained: Plan, tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    export_agent(trained, "qwen", tmp_path / "model")
-    assert (tmp_path / "model" / "model.safetensors").is_file()
-
-
 def test_experiment_without_checkpoint_is_named(own: Plan, tmp_path: Path) -> None:
     shutil.rmtree(own.root / "checkpoints")
     with pytest.raises(StoreError, match=f"{own.id} has no checkpoint; train it first: hacpo resume {own.id}"):
@@ -249,12 +205,6 @@ def test_altered_weights_are_refused_and_leave_nothing(own: Plan, tmp_path: Path
         export_agent(own, "qwen", tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []
     assert export_agent(own, "qwen", tmp_path / "out" / "model", step=1).step == 1
-
-
-def test_checkpoint_that_is_removed_meanwhile_is_said(own: Plan, tmp_path: Path) -> None:
-    (own.root / "checkpoints" / "000002" / "qwen" / "tokenizer.json").unlink()
-    with pytest.raises(StoreError, match=r"tokenizer.json no longer exists; training removes old checkpoints"):
-        export_agent(own, "qwen", tmp_path / "model")
 
 
 def test_full_disk_is_said_and_leaves_nothing(trained: Plan, small_disk: Callable[[str], Path]) -> None:

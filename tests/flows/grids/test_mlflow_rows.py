@@ -8,21 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from dashboards.mlflow_page import MlflowPage
 from flows.grids.mlflow_rows import sync_grid
 from flows.planning.plans import Plan, save_plan
 from flows.records.gridfile import GridCell, GridRecord
-from flows.service.processes import Record
 from hacpo_core.config.schema import StopConfig
 from hacpo_core.store.steps import StepStore
-from tests.dashboards.browsing import chromium, reason_to_skip, screenshots
 from tests.dashboards.report.finished import AGENTS, evaluate, finished
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -119,20 +114,6 @@ def test_rows_join_other_grids_and_take_what_was_evaluated_later(grid: GridRecor
     assert sorted((point.step, point.value) for point in history) == [(0, 0.25), (1, 0.75), (2, 0.625)]
 
 
-def test_row_that_was_sent_in_part_is_completed(
-    grid: GridRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "log_batch", broken)
-        with pytest.raises(KeyboardInterrupt):
-            sync_grid(grid, tmp_path)
-    sync_grid(grid, tmp_path)
-    assert runs_in(tmp_path)[1]["tiny hacpo seed 0"].data.metrics[f"mean/{TEST}"] == 0.625
-
-
 def test_mean_of_agents_that_ended_after_different_steps_is_that_of_their_last_values(tmp_path: Path) -> None:
     def ended(agent: str, last: int, dev: Mapping[int, int]) -> Plan:
         rewards = {(step, DEV, agent): [[1]] * right + [[0]] * (4 - right) for step, right in dev.items()}
@@ -149,62 +130,9 @@ def test_mean_of_agents_that_ended_after_different_steps_is_that_of_their_last_v
     assert runs_in(tmp_path)[1]["tiny gspo seed 0"].data.metrics[f"mean/{TEST}"] == 0.75
 
 
-def test_row_needs_all_agents_of_the_pair(grid: GridRecord, tmp_path: Path) -> None:
-    (tmp_path / "experiments" / grid.cells[-1].experiment / "result.json").unlink()
-    sync_grid(grid, tmp_path)
-    assert set(runs_in(tmp_path)[1]) == {"tiny hacpo seed 0"}
-
-
 def test_store_that_is_away_is_a_warning(
     grid: GridRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/none/mlflow.db")
     sync_grid(grid, tmp_path)
     assert "`hacpo sync` sends it later" in caplog.text
-
-
-def responds(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=5).is_success
-    except httpx.TransportError:
-        return False
-
-
-@pytest.mark.system
-@pytest.mark.browser
-@pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
-def test_mlflows_own_page_groups_rows_by_method_and_compares_two(grid: GridRecord, tmp_path: Path) -> None:
-    sync_grid(grid, tmp_path)
-    experiment = json.loads((tmp_path / "mlflow.json").read_text(encoding="utf-8"))["experiment"]
-    (tmp_path / "prefect").mkdir()
-    page = MlflowPage(tmp_path, Record(tmp_path / "prefect", "mlflow-page"))
-    try:
-        page.ensure()
-        wait_until(lambda: responds(page.url), "MLflow's page")
-        with chromium() as browser:
-            tab = browser.new_page(viewport={"width": 1600, "height": 620})
-            tab.set_default_timeout(60_000)
-            view = f"{page.url}/#/experiments/{experiment}/runs?viewStateShareKey=hacpo"
-            tab.goto(view)
-            tab.get_by_text("tiny gspo seed 0").wait_for()
-            tab.get_by_role("button", name="Close", exact=True).click()  # MLflow's assistant
-            tab.get_by_role("button", name="Hide banner").click()
-            tab.screenshot(path=str(screenshots(tmp_path) / "mlflow_table.png"))
-            for name in ("tiny hacpo seed 0", "tiny gspo seed 0"):
-                row = tab.locator("[role=row]").filter(has_text=name).first.get_attribute("row-id")
-                tab.locator(f"[role=row][row-id='{row}'] input[type=checkbox]").first.click()
-            tab.get_by_role("button", name="Compare").click()
-            tab.get_by_text("Show diff only").first.wait_for()
-            compared = tab.inner_text("body")
-            for values in ("α\t1.0\t", "δ_step\t0.025\t", "K\t5\t", "method\thacpo\tgspo"):
-                assert values in compared
-            metrics = compared.rpartition("\nMetrics\nShow diff only\n")[2].partition("\nArtifacts\n")[0].split("\n")
-            place, num_metrics = metrics.index(f"mean/{TEST}"), len(metrics) // 3  # the names, then a pair for each
-            assert metrics[num_metrics + 2 * place :][:2] == ["0.625", "0.5"]
-            tab.screenshot(path=str(screenshots(tmp_path) / "mlflow_compare.png"))
-            tab.goto(view)
-            tab.get_by_role("button", name="Group by").click()
-            tab.get_by_role("menuitemcheckbox", name="method", exact=True).click()
-            tab.get_by_text("0.625 (average)").wait_for()
-    finally:
-        page.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,16 +19,15 @@ from flows.grids.estimate import (
     training_rate,
 )
 from flows.grids.planner import RateConfig, plan_grid
-from flows.grids.show import count_experiments, show_grid
+from flows.grids.show import show_grid
+from flows.planning.capacity import with_ranks
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, save_plan
-from flows.planning.ranks import with_ranks
 from flows.records.failures import read_failure
 from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
 from flows.service.experiment_state import ScheduledRun
 from hacpo_core.errors import ConfigError, HacpoError
-from hacpo_core.files import read_json, write_json
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 
@@ -45,18 +43,6 @@ def small_grid(small_models: Path, folder: Path, methods: str = "gspo, hacpo", e
     return write_grid(
         folder, f"title: small\nseeds: [0, 1]\nentries:\n  - {{pairs: [{pair}], methods: [{methods}]}}\n{extra}"
     )
-
-
-def test_error_of_an_entry_names_its_grid_pair_and_method(tmp_path: Path, small_models: Path) -> None:
-    tree = {"pair": {"name": "alone", "agents": {"qwen": {"tiny": {"family": "qwen3"}}}}}
-    alone, small = tmp_path / "alone.yaml", small_models / "small.yaml"
-    alone.write_text(json.dumps(tree), encoding="utf-8")
-    path = write_grid(
-        tmp_path, f"title: x\nentries: [{{pairs: [{small}], methods: [gspo]}}, {{pairs: [{alone}], methods: [distil]}}]"
-    )
-    place = f"grid {path}, entries[1], pair {alone}, method distil: method.estimate.name: got distilled with one agent"
-    with pytest.raises(ConfigError, match=re.escape(place)):
-        plan_grid(path, runs_dir=tmp_path)
 
 
 def test_all_entries_with_an_error_are_named_and_a_common_error_is_said_once(
@@ -100,31 +86,6 @@ def test_agents_train_alone_only_where_partners_are_known_to_change_nothing(
     (tmp_path / "mine.yaml").write_text(method, encoding="utf-8")
     grid = plan_grid(small_grid(small_models, tmp_path, str(tmp_path / "mine.yaml")), runs_dir=tmp_path, seeds=[0])
     assert {len(planned.config.pair.agents) for planned in grid.plans.values()} == {num_agents}
-
-
-@pytest.mark.slow
-def test_baseline_of_one_agent_is_shared_by_every_pair_that_has_the_agent(tmp_path: Path) -> None:
-    cells = plan_grid("tiny_table1", runs_dir=tmp_path, seeds=[0]).cells
-    gspo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "gspo", 0)]
-    assert [c.pair for c in gspo] == ["tiny_state", "tiny_size", "tiny"]
-    assert len({c.experiment for c in gspo}) == 1
-    hacpo = [c for c in cells if (c.agent, c.method, c.seed) == ("qwen-tiny", "hacpo", 0)]
-    assert len({c.experiment for c in hacpo}) == 3
-
-
-def test_entries_that_differ_in_their_files_are_trained_each(small_models: Path, tmp_path: Path) -> None:
-    rows = (small_models / "p.jsonl").read_text(encoding="utf-8")
-    (tmp_path / "other.jsonl").write_text(rows.replace('"3"', '"4"'), encoding="utf-8")
-    (tmp_path / "same.jsonl").write_text(rows, encoding="utf-8")
-    pair = small_models / "small.yaml"
-    extra = "".join(
-        f"  - {{pairs: [{pair}], methods: [hacpo], label: {name}, "
-        f"settings: {{data: {{sets: {{sums: {{file: {tmp_path / name}.jsonl}}}}}}}}}}\n"
-        for name in ("other", "same")
-    )
-    grid = plan_grid(small_grid(small_models, tmp_path, "hacpo", extra=extra), runs_dir=tmp_path, seeds=[0])
-    of_label = {c.label: c.experiment for c in grid.cells}
-    assert of_label[""] == of_label["same"] != of_label["other"]
 
 
 @pytest.mark.slow
@@ -217,39 +178,6 @@ def test_dry_run_counts_occupied_hours(tmp_path: Path, capsys: pytest.CaptureFix
     show_grid(grid, "missing")
     words = f"{whole.occupied_hours:,.1f} GPU-hours occupied, {whole.busy_hours:,.1f} of them busy (stated: "
     assert words in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_measured_rates_take_the_place_of_stated_ones(
-    small_models: Path, small_plan: Callable[..., Plan], tmp_path: Path
-) -> None:
-    runs_dir = tmp_path / "runs"
-    name = small_grid(small_models, tmp_path, "naive, hacpo")
-    before = plan_grid(name, runs_dir=runs_dir, seeds=[0])
-    unknown = estimate(before, before.experiments("missing"))
-    assert (unknown.basis, unknown.busy_hours) == ("limit", None)
-    done = run_experiment(small_plan("naive", runs_dir=runs_dir), DirectRunner())
-    after = plan_grid(name, runs_dir=runs_dir, seeds=[0])
-    assert count_experiments(after)["done"] == 1
-    (missing,) = after.experiments("missing")
-    cost = estimate(after, [missing])
-    assert cost.basis == "measured"
-    tokens = sum(row["tokens_sampled"] for row in done.table)
-    share = 1 + num_evaluation_responses(missing.config) / num_rollouts(missing.config)
-    assert cost.sampled_tokens == pytest.approx(tokens * share)
-    assert cost.busy_hours is not None
-    assert cost.busy_hours > 0
-    assert estimate(after, after.experiments("done")).trained_tokens == sum(row["tokens_trained"] for row in done.table)
-
-    # The same on a GPU, with four ranks: its hours are those of its devices.
-    value = read_json(done.root / RESULT_FILE)
-    for row in value["table"]:
-        row["gpu_seconds"] = 4 * row["seconds"]
-    write_json(done.root / RESULT_FILE, value)
-    config = after.plans[done.id].config
-    on_gpu = dataclasses.replace(config, engine=dataclasses.replace(config.engine, device="cuda"))
-    after.plans[done.id] = dataclasses.replace(after.plans[done.id], config=on_gpu)
-    assert estimate(after, [missing]).busy_hours == pytest.approx(4 * cost.busy_hours)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,12 +14,9 @@ from flows.grids import watch as watching
 from flows.grids.watch import watch
 from flows.planning.plans import Plan
 from flows.records.failures import record_failure
-from flows.records.progress import Progress
-from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from flows.service.experiment_state import ScheduledRun
 from hacpo_core.errors import EngineError, ServerError
-from hacpo_core.phases import metrics
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 
@@ -49,14 +45,6 @@ class FakeSchedule:
         self.started.append(priority)
         self.num_starts += 1
         return ScheduledRun(str(self.num_starts), experiment, "Scheduled", "", priority, 0)
-
-
-class _StopsAfterThreeSteps(Watcher):
-    """Ctrl-C behind the third step."""
-
-    def stepped(self, progress: Progress) -> None:
-        if progress.step == 3:
-            raise KeyboardInterrupt
 
 
 def trained(plan: Plan) -> Callable[[], str]:
@@ -140,32 +128,3 @@ def test_grid_outlives_a_silent_server(small_plan: Callable[..., Plan], tmp_path
         raise ServerError("the Prefect server does not answer")
 
     assert watched(FakeSchedule(plan, [is_silent, trained(plan)])) == {}
-
-
-@pytest.mark.slow
-def test_grid_shows_a_finding_about_health_once(
-    small_plan: Callable[..., Plan],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    inner = metrics.step_metrics
-
-    def measured(ledger: Any, step: int, **options: Any) -> dict[str, Any]:
-        values = inner(ledger, step, **options)
-        values["agents"]["qwen"]["response/cut_share"] = 0.5
-        return values
-
-    monkeypatch.setattr(metrics, "step_metrics", measured)
-    plan = small_plan("gspo", "train.num_steps=3", "evaluate.during=[]", "evaluate.final=[]", runs_dir=tmp_path)
-
-    def begin() -> str:
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(plan, DirectRunner(), _StopsAfterThreeSteps())
-        return "Running"
-
-    schedule = FakeSchedule(plan, [lambda: "Running", begin, lambda: "Running", trained(plan)])
-    assert watched(schedule) == {}
-    shown = [line for line in capsys.readouterr().err.splitlines() if "responses cut" in line]
-    assert len(shown) == 1
-    assert f"{plan.id}: step 3, qwen: responses cut: 50% of the responses are cut at the token limit; raise" in shown[0]

@@ -19,7 +19,6 @@ from flows.planning.memory import (
     gpu_gib,
     peak_gib,
 )
-from flows.planning.published_models import published_models, published_shape
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.models.loading import recompute_activations
@@ -183,19 +182,6 @@ def test_engine_that_sleeps_keeps_a_gibibyte_beside_the_agent_that_works() -> No
     assert peak_gib(config, shapes, gpu_gib=80, is_least=True) == 56.0 + 17.0 + 0.5, "and a context of all learners"
 
 
-def test_published_models_have_the_published_numbers_of_parameters() -> None:
-    billions = {name.split("/")[1]: round(published_shape(name).num_parameters / 1e9, 1) for name in published_models()}
-    assert billions == {
-        "Qwen3-1.7B-Base": 1.7,
-        "Qwen3-4B-Base": 4.0,
-        "Qwen3-4B": 4.0,
-        "Qwen3-4B-Instruct-2507": 4.0,
-        "Qwen3-8B-Base": 8.2,
-        "Llama-3.2-1B-Instruct": 1.2,
-        "Llama-3.2-3B-Instruct": 3.2,
-    }
-
-
 @pytest.mark.parametrize(
     ("listed", "expected"), [("", 79.0), ("24576\n81559", 24.0), ("144384", 79.0), ("[N/A]", 79.0)]
 )
@@ -213,9 +199,3 @@ def test_gpu_that_is_here_counts_where_it_has_less_than_is_configured(
         assert gpu_gib(config_of("engine.gpu_memory_gb=79")) == expected
     finally:
         memory.min_gpu_gib.cache_clear()
-
-
-def test_each_process_of_an_agent_has_a_context() -> None:
-    one = ("engine.learner=torch",)
-    assert always(*one, hardware="one_gpu_vllm") == 2.0
-    assert always(*one, "placement.kind=ray", hardware="one_gpu_vllm") == 2.5

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from flows.grids.planner import plan_grid
+from flows.planning.capacity import step_cost, with_ranks
 from flows.planning.compose import compose, load_config, to_yaml
 from flows.planning.memory import peak_gib, sizes_of
 from flows.planning.plans import Plan, find_plan
 from flows.planning.published_models import published_shapes
-from flows.planning.ranks import step_cost, with_ranks
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_ranks, occupied_gpus
@@ -53,26 +53,11 @@ def test_agents_of_the_paper_share_eight_gpus_by_what_their_steps_cost(
         assert more < fewer, "the 8 B agent divides its optimizer among five"
 
 
-@pytest.mark.parametrize("method", ["hacpo", "gspo_x2"])
-def test_no_split_of_the_ranks_has_a_faster_step(method: str) -> None:
-    for pair in ("qwen3-1.7b-base+qwen3-4b-base", "llama3.2-1b-instruct+llama3.2-3b-instruct"):
-        config = compose(pair, method, hardware="eight_gpus")
-        sizes = sizes_of(published_shapes(config))
-        one, other = (step_cost(config, size) for size in sizes.values())
-        few, many = ranks_of(with_ranks(config, sizes))
-        assert max(one / few, other / many) == min(max(one / n, other / (8 - n)) for n in range(1, 8))
-
-
 def test_step_costs_sampling_by_the_root_of_the_size_and_training_by_the_size() -> None:
     config = compose("qwen3-1.7b-base+qwen3-4b-base", "hacpo", hardware="eight_gpus")
     assert step_cost(config, 4 * 10**9) == 1.0 + 2 * 1.0, "both agents' responses are trained on"
     assert step_cost(config, 10**9) == 0.5 + 2 * 0.25
     assert step_cost(replace(config, method=compose("qwen3-1.7b-base+qwen3-4b-base", "gspo").method), 10**9) == 0.75
-
-
-def test_agents_of_unknown_size_share_alike() -> None:
-    config = compose("qwen3-4b-base+qwen3-8b-base", "hacpo", hardware="eight_gpus")
-    assert ranks_of(with_ranks(config, {"qwen3-4b-base": 1})) == (4, 4)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.mlflow_address import STATE_FILE
-from flows.records.progress import PROGRESS_FILE, Progress, read_progress
+from flows.records.progress import Progress, read_progress
 from flows.records.runlog import read_log
 from flows.records.watcher import Watcher
 from flows.runs.display import TerminalWatcher
@@ -95,16 +95,6 @@ def test_run_that_is_killed_and_resumed_says_the_same_and_nothing_twice(
     assert progress is not None
     assert tuple(progress.findings) == findings_of(StepStore(planned.root), planned.config)
     assert len([line for line in read_log(planned.root) if line.kind == "health" and "cut" in line.text]) == 2
-
-
-def test_progress_file_is_no_source_of_findings(cut_plan: Callable[..., Plan]) -> None:
-    planned = cut_plan("checkpoint.every=100")
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(planned, DirectRunner(), _Remembers(4))
-    (planned.root / PROGRESS_FILE).unlink()
-    watcher = _Remembers()
-    run_experiment(planned, DirectRunner(), watcher)
-    assert cut_of(watcher.findings) == [("qwen", 3, None), ("qwen", 3, 7)], "judged anew from the committed metrics"
 
 
 def test_mlflow_has_a_tag_with_the_findings_that_hold(cut_plan: Callable[..., Plan]) -> None:

@@ -63,17 +63,6 @@ def test_log_of_a_long_run_is_bounded_and_its_end_is_read_across_the_rotation(tm
     assert [line.text for line in read_log(tmp_path)][-201:-1] == [f"step {number}" for number in range(200)]
 
 
-def test_entries_before_a_rotation_are_still_read(tmp_path: Path) -> None:
-    with logged(tmp_path):
-        for number in range(10):
-            log_entry("step", f"step {number}")
-    path = tmp_path / LOG_FILE
-    path.write_text(f"{' ' * LOG_LIMIT}\n{path.read_text(encoding='utf-8')}", encoding="utf-8")  # as after many entries
-    with logged(tmp_path):
-        log_start(10)
-    assert [line.kind for line in read_log(tmp_path)] == ["step"] * 10 + ["end", "start", "end"]
-
-
 def test_log_that_cannot_be_written_ends_nothing_and_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from flows.planning.plans import CONTENTS_FILE, Plan, find_plan
 from flows.records.failures import record_failure
 from flows.records.mlflow_address import STATE_FILE
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
-from flows.runs.experiment import run_experiment, waited_for
+from flows.runs.experiment import run_experiment
 from flows.runs.tracking import plan_tracking_uri
 from hacpo_core.errors import LockedError, StoreError
 from hacpo_core.phases.runner import DirectRunner
@@ -79,20 +78,6 @@ def test_run_whose_result_cannot_be_written_is_not_finished_in_mlflow(
     run_experiment(planned, DirectRunner())
     assert client.get_run(ids["run"]).info.status == "FINISHED"
     assert experiment_status(planned.root).state == "done"
-
-
-@pytest.mark.parametrize(
-    ("error", "is_broken_off"), [(_Ended(), True), (KeyboardInterrupt(), True), (ValueError("no"), False)]
-)
-def test_agents_in_processes_of_their_own_are_broken_off_by_what_ends_a_run(
-    error: BaseException, is_broken_off: bool
-) -> None:
-    broken_off: list[bool] = []
-    placement = SimpleNamespace(break_off=lambda: broken_off.append(True))
-    x: Any = SimpleNamespace(placement=placement)
-    with pytest.raises(type(error)), waited_for(x, DirectRunner()):
-        raise error
-    assert broken_off == ([True] if is_broken_off else [])
 
 
 def test_second_command_changes_nothing_of_what_the_first_one_trains(small_plan: Callable[..., Plan]) -> None:

@@ -76,10 +76,3 @@ def test_run_whose_data_changed_is_not_extended(small_plan: Callable[..., Plan],
     assert why_not_extended(planned, 6) is None
     (data / "p.jsonl").write_text('{"id": "a", "problem": "1+1", "answer": "2"}\n', encoding="utf-8")
     assert "its models, data or code changed since" in str(why_not_extended(planned, 6))
-
-
-def test_longer_run_that_was_begun_on_its_own_is_left_alone(small_plan: Callable[..., Plan]) -> None:
-    short, longer = complete(small_plan("gspo")), small_plan("gspo", "train.num_steps=6")
-    (longer.root / "steps" / "000001").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=f"{longer.id} has steps of its own, up to 0; go on with `hacpo resume"):
-        extend(short, 6)

@@ -143,17 +143,6 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     assert not marked(grid_file)
 
 
-@pytest.mark.soak
-def test_run_that_is_killed_is_put_back_and_the_grid_goes_on(grid_file: Path) -> None:
-    grid = planned(grid_file)
-    process = start(grid_file, "--workers", "1")
-    wait_until(lambda: trainings_under_way(grid), limit_s=300, meanwhile=lambda: check_running(process))
-    (run,) = [p for p in marked(grid_file) if "prefect.engine" in " ".join(p.cmdline())]
-    run.kill()
-    finish(process)
-    assert {state.state for state in planned(grid_file).states.values()} == {"done"}
-
-
 @pytest.mark.system
 def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(grid_file: Path) -> None:
     grid = planned(grid_file)

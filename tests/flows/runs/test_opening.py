@@ -54,14 +54,6 @@ def test_number_of_the_start_stays_and_is_no_larger_than_the_machine(
 
 
 @pytest.mark.slow
-def test_a_number_of_the_configuration_is_taken_as_it_is(small_plan: Callable[..., Plan]) -> None:
-    plan = small_plan("gspo", "engine.num_threads=3")
-    assert with_threads(plan.config, plan.root) is plan.config
-    assert not (plan.root / THREADS_FILE).exists()
-    assert len({small_plan("gspo", word).id for word in ("engine.num_threads=1", "engine.num_threads=3", AUTO[0])}) == 3
-
-
-@pytest.mark.slow
 def test_prompts_of_a_benchmark_that_do_not_fit_are_counted_before_anything_is_sampled(
     small_plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

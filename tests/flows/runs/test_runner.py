@@ -17,9 +17,8 @@ import httpx
 import psutil
 import pytest
 
-from flows.planning.plans import Plan, save_plan
+from flows.planning.plans import Plan
 from flows.records.states import experiment_status
-from flows.runs.experiment import run_experiment
 from flows.service.prefect_server import (
     PrefectServer,
     auth_file,
@@ -30,7 +29,6 @@ from flows.service.prefect_server import (
     stop_server,
 )
 from flows.service.processes import Record
-from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.lock import ExperimentLock
 from tests.experiments_outcome import outcome
 from tests.waiting import wait_until
@@ -141,32 +139,6 @@ def before(tasks: dict[str, dict[str, Any]], name: str) -> set[str]:
     return {names[run["id"]] for run in tasks[name]["task_inputs"].get("wait_for", [])}
 
 
-@pytest.mark.soak
-@pytest.mark.ray
-def test_actors_of_ray_work_side_by_side_as_prefect_tasks(
-    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer], tmp_path: Path
-) -> None:
-    pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
-    runs_dir, record = server
-    words = ("placement.kind=ray", "evaluate.every=0")
-    local = small_plan("hacpo", "seed=5", *words[1:], runs_dir=tmp_path / "local")
-    run_experiment(local, DirectRunner())
-    remote = small_plan("hacpo", "seed=5", *words, runs_dir=runs_dir)
-    run_child(remote, runs_dir, "none")
-    assert outcome(remote) == outcome(local)
-    awaited = [f"step {step} · {kind} · {k}" for step in (3, 4) for kind in ("rollout", "update") for k in AGENTS]
-    tasks = tasks_of(record, remote.id, *awaited, "step 4 · advantage")
-    assert {tasks[name]["state_type"] for name in awaited} == {"COMPLETED"}
-    assert before(tasks, "step 4 · rollout · qwen") == set(), "a step begins when the one before has ended"
-    assert before(tasks, "step 4 · update · qwen") == {"step 4 · advantage"}
-    overlaps = [
-        min(tasks[one]["end_time"], tasks[other]["end_time"])
-        > max(tasks[one]["start_time"], tasks[other]["start_time"])
-        for one, other in zip(awaited[::2], awaited[1::2], strict=True)
-    ]
-    assert any(overlaps), "the agents work at the same time"
-
-
 def test_prefect_run_repeats_what_failed_has_the_bits_of_the_direct_run_and_is_readable(
     small_plan: Callable[..., Plan],
     undisturbed: Callable[[Plan], dict[str, Any]],
@@ -191,20 +163,6 @@ def test_prefect_run_repeats_what_failed_has_the_bits_of_the_direct_run_and_is_r
         "advantage": {"step 3 · verify · qwen", "step 3 · verify · llama"},
         "update · llama": {"step 3 · advantage"},
     }
-
-
-def test_teachers_are_asked_before_any_agent_learns(
-    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
-) -> None:
-    runs_dir, record = server
-    served = small_plan(
-        "distil", "runtime.runner=prefect", "train.num_steps=2", "evaluate.during=[]", runs_dir=runs_dir
-    )
-    run_child(served, runs_dir, "none")
-    tasks = tasks_of(record, served.id, "step 2 · teach · qwen", "step 2 · update · llama")
-    assert tasks["step 2 · teach · qwen"]["tags"] == ["gpu"]
-    assert before(tasks, "step 2 · teach · qwen") == {"step 2 · advantage"}
-    assert before(tasks, "step 2 · update · llama") == {"step 2 · teach · qwen", "step 2 · teach · llama"}
 
 
 def test_configuration_error_is_never_retried(
@@ -242,19 +200,6 @@ def test_command_that_anothers_lock_keeps_out_says_so_and_makes_no_flow_run(
         assert "is being written by process" in run_child(served, runs_dir, "none")["error"]
     assert ask(record, "flow_runs", flow_runs={"name": {"any_": [served.id]}}) == []
     assert experiment_status(served.root).state == "missing"
-
-
-def test_mistake_in_an_evaluation_is_one_sentence_and_makes_no_flow_run(
-    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
-) -> None:
-    runs_dir, record = server
-    served = small_plan("hacpo", "seed=9", "runtime.runner=prefect", runs_dir=runs_dir)
-    save_plan(served)
-    command = [sys.executable, "-m", "flows.cli", "evaluate", served.id, "--step", "99", "--runs-dir", str(runs_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 2 and re.fullmatch(r"hacpo: .*\n", done.stderr), done.stderr
-    name = {"any_": [f"{served.id} · evaluate"]}
-    assert ask(record, "flow_runs", flow_runs={"name": name}) == []
 
 
 def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled(

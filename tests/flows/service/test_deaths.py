@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -250,48 +249,3 @@ def test_cancelled_run_is_ended_by_its_worker(site: Site, small_plan: Callable[.
     site.wait(lambda: site.state(planned) == "Cancelled", "never cancelled")
     with pytest.raises(RefusedError, match="neither in the queue nor running"):
         site.schedule.cancel(planned.id)
-
-
-@pytest.mark.soak
-def test_worker_that_is_ended_ends_its_runs_and_the_next_one_goes_on(
-    site: Site, small_plan: Callable[..., Plan]
-) -> None:
-    planned = small_plan("hacpo", STEPS, "seed=98", runs_dir=site.runs_dir)
-    site.need_worker()
-    site.schedule.start(planned.id)
-    site.wait_for_step(planned, 2)
-    worker = site.worker()
-    worker.terminate()
-    worker.wait(40)
-    assert site.children() == []
-    assert find_worker(site.runs_dir) is None
-    reconciler = Reconciler(site.schedule, site.runs_dir, SHORT)
-    site.wait(lambda: (reconciler.check_once(), site.state(planned) == "Scheduled")[1], "never in the queue again")
-    site.need_worker()
-    site.wait(lambda: site.state(planned) == "Completed", "never completed")
-
-
-@pytest.mark.soak
-def test_run_that_died_while_pending_is_in_the_queue_again(site: Site, small_plan: Callable[..., Plan]) -> None:
-    """The next worker finds it; printed is how long that takes after it was started."""
-    times = []
-    for seed in range(90, 95):
-        planned = small_plan("hacpo", STEPS, f"seed={seed}", runs_dir=site.runs_dir)
-        site.need_worker()
-        site.schedule.start(planned.id)
-        site.wait(site.children, "never pending", every_s=0.02)
-        with site.standing_still(site.children()):
-            assert site.state(planned) == "Pending"
-            site.kill_worker()
-            site.kill_child()
-        started_at = time.monotonic()
-        site.need_worker()
-
-        def num_runs(planned: Plan = planned) -> int:
-            return sum(run.parameters["experiment"] == planned.id for run in site.schedule.all_flow_runs())
-
-        site.wait(lambda: num_runs() == 2, "not found")
-        times.append(time.monotonic() - started_at)
-        site.schedule.cancel(planned.id)
-        site.wait(lambda: not site.children(), "goes on")
-    print(f"found after {', '.join(f'{seconds:.1f}' for seconds in times)} s")

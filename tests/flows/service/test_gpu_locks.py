@@ -105,34 +105,6 @@ def test_all_or_none_are_held_while_too_few_are_free(tmp_path: Path, caplog: pyt
     assert got == [["0", "1"]]
 
 
-@pytest.mark.slow
-def test_trainings_of_one_agent_share_a_machine_and_one_of_two_agents_waits_for_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
-
-    def training(agents: str) -> subprocess.Popen[str]:
-        return python(TRAIN, tmp_path, agents)
-
-    processes = [training("a"), training("b")]
-    try:
-        assert sorted(map(first_line, processes)) == ["0,1,2,3", "4,5,6,7"]
-        pair = training("a,b")
-        processes.append(pair)
-        await_refusal(pair)
-        processes[0].kill()
-        third = training("c")
-        processes.append(third)
-        assert first_line(third) in ("0,1,2,3", "4,5,6,7"), "the pair holds none of the free ones meanwhile"
-        processes[1].kill()
-        third.kill()
-        assert first_line(pair) == "0,1,2,3,4,5,6,7"
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-
 @pytest.fixture
 def two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with two cards, as its nvidia-smi says."""

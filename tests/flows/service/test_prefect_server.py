@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -182,18 +181,6 @@ def test_server_and_worker_of_a_folder_that_is_deleted_end_and_do_not_make_it_ag
         _, alive = psutil.wait_procs(services, timeout=120)
     assert not alive
     assert not home_of(runs_dir).exists()
-
-
-@pytest.mark.system
-def test_one_worker_of_a_folder_reconciles(runs_dir: Path) -> None:
-    """Another one, perhaps on another machine, can take over when it ends."""
-    ensure_server(runs_dir)
-    with quick_worker(runs_dir) as worker:
-        lock = home_of(runs_dir) / RECONCILER_LOCK
-        wait_until(lambda: is_held(lock), "it does not reconcile")
-        worker.terminate()
-        assert worker.wait(60) == -signal.SIGINT, "as after Ctrl-C"
-        assert not is_held(lock)
 
 
 @pytest.mark.system

@@ -15,9 +15,7 @@ from flows.service.processes import (
     end_child,
     module_command,
     open_log,
-    remove_unfinished,
     rotate_logs,
-    write_private,
 )
 
 
@@ -68,19 +66,3 @@ def test_child_is_ended_although_an_interruption_left_the_lock_of_its_wait_taken
     assert not psutil.pid_exists(child.pid), "ended and waited for"
     lock.release()
     end_child(child)
-
-
-def test_file_of_a_writer_that_was_killed_is_removed(tmp_path: Path) -> None:
-    """The next process that holds the file's lock calls `remove_unfinished`, whether or not it writes."""
-    path = tmp_path / "server.json"
-    write_private(path, "1")
-    code = (
-        "import os; from pathlib import Path; from flows.service.processes import write_private\n"
-        "os.rename = lambda *_: os._exit(9)\n"
-        f"write_private(Path({str(path)!r}), '2')"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
-    assert len(list(tmp_path.iterdir())) == 2
-    remove_unfinished(path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["server.json"]
-    assert path.read_text(encoding="utf-8") == "1"

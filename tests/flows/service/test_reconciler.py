@@ -23,7 +23,6 @@ from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.service.reconciler import MAX_RESTARTS, Reconciler, Timeouts, processes_of_runs
 from flows.service.schedule import worker_name
-from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock
 
 AT_ONCE, LATER = Timeouts(0.0, 0.0, 0.0), Timeouts(60.0, 60.0, 60.0)
@@ -194,24 +193,6 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(
         assert len(reconciler.check_once()) == 1
 
 
-def test_look_that_ends_in_an_error_forgets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr("flows.service.reconciler.time.monotonic", lambda: now)
-    schedule = schedule_of(tmp_path, "RUNNING", EXPERIMENT)
-    reconciler = reconciler_of(schedule, LATER)
-    reconciler.check_once()
-
-    def silent() -> dict[str, FlowRun]:
-        raise ServerError("the server does not answer")
-
-    with monkeypatch.context() as away:
-        away.setattr(schedule, "flow_runs", silent)
-        with pytest.raises(ServerError, match="does not answer"):
-            reconciler.check_once()
-    now = 61.0
-    assert len(reconciler.check_once()) == 1
-
-
 def test_lost_run_is_found_long_before_one_that_may_still_start(tmp_path: Path) -> None:
     timeouts = Timeouts(pending_s=60.0, running_s=60.0, gone_s=0.0)
     for worker, set_to in ((HERE, ["CRASHED"]), (None, []), (ELSEWHERE, [])):
@@ -237,15 +218,6 @@ def test_run_whose_experiment_was_deleted_never_comes_back(tmp_path: Path) -> No
         assert not schedule.root("x").exists()
 
 
-def test_nothing_is_read_of_what_needs_no_judgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 5,000 complete experiments, each look read 10,000 files."""
-    read: list[Path] = []
-    monkeypatch.setattr("flows.service.reconciler.experiment_status", read.append)
-    for state in ("COMPLETED", "SCHEDULED"):
-        check_once(schedule_of(tmp_path, state, EXPERIMENT))
-    assert read == []
-
-
 def test_restarts_are_counted_until_a_step_is_added_and_end_in_a_recorded_failure(tmp_path: Path) -> None:
     schedule = schedule_of(tmp_path, "RUNNING", EXPERIMENT, f"restarts:{MAX_RESTARTS - 1}@0")
     assert check_once(schedule) == [f"x: its process died; resubmitted ({MAX_RESTARTS} of {MAX_RESTARTS})"]
@@ -262,12 +234,6 @@ def test_restarts_are_counted_until_a_step_is_added_and_end_in_a_recorded_failur
         (steps / "000008").mkdir()
         check_once(last)
         assert last.submitted == [["restarts:1@8"]]
-
-
-def test_what_crashed_says_why_it_goes_back_into_the_queue(tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "CRASHED", EXPERIMENT)
-    schedule.run.state.message = "Prefect did not run a task\nand much more"  # type: ignore[union-attr]
-    assert check_once(schedule) == [f"x: Prefect did not run a task; resubmitted (1 of {MAX_RESTARTS})"]
 
 
 @pytest.fixture

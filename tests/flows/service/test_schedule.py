@@ -14,12 +14,11 @@ from typing import Any
 import psutil
 import pytest
 from prefect.client.schemas.objects import State
-from prefect.client.schemas.responses import SetStateStatus
-from prefect.states import Crashed, Pending, Running, Scheduled
+from prefect.states import Crashed, Scheduled
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
-from flows.records.states import RESULT_FILE, experiment_status
+from flows.records.states import RESULT_FILE
 from flows.service.deployments import DECLARATIONS, deploy
 from flows.service.prefect_server import (
     auth_file,
@@ -125,24 +124,6 @@ def test_crashed_run_is_cancelled_unless_it_was_given_up(
     assert schedule.runs()[plan.id].state == "Cancelled", "the reconciler would have put it back into the queue"
 
 
-def test_run_that_a_worker_takes_while_it_is_cancelled_never_runs(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = planned(small_plan, runs_dir, 12).id
-    run = uuid.UUID(schedule.start(name).id)
-    set_state = schedule.client.set_flow_run_state
-
-    def taken_first(run_id: uuid.UUID, state: State[Any], **words: Any) -> object:
-        assert set_state(run_id, Pending()).status is SetStateStatus.ACCEPT
-        return set_state(run_id, state, **words)
-
-    monkeypatch.setattr(schedule.client, "set_flow_run_state", taken_first)
-    schedule.cancel(name)
-    monkeypatch.undo()
-    assert schedule.runs()[name].state == "Cancelling", "its worker ends it"
-    assert set_state(run, Running()).status is SetStateStatus.REJECT
-
-
 def test_crashed_run_that_the_reconciler_puts_back_while_it_is_cancelled_is_cancelled_as_well(
     schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,26 +158,6 @@ def test_what_is_complete_or_alive_or_unknown_is_refused(
     with pytest.raises(RefusedError, match="was never planned in .*; plan it with `hacpo grid`"):
         schedule.start("nobody-knows-s0-00000000")
     assert plan.id not in schedule.runs()
-
-
-def test_new_attempt_takes_the_old_failure_away(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
-) -> None:
-    plan = planned(small_plan, runs_dir, 5)
-    record_failure(plan.root, ValueError("no"))
-    assert experiment_status(plan.root).state == "failed"
-    schedule.start(plan.id)
-    assert experiment_status(plan.root).state == "missing"
-
-
-def test_folders_on_one_server_do_not_see_each_other(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, tmp_path: Path
-) -> None:
-    name = planned(small_plan, runs_dir, 6).id
-    schedule.start(name)
-    server = find_server(runs_dir)
-    assert server is not None
-    assert Schedule(server, tmp_path).runs() == {}
 
 
 def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(

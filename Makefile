@@ -40,7 +40,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 test: $(ENGINES)
 	@$(PYTEST) -m "not system and not soak" --ignore tests/documents --durations=40
 
-# Whole sites (grids, schedules, teams, the page in a browser), DeepSpeed, Ray, kills at many places, digests of whole
+# Whole sites (grids, schedules, the page in a browser), DeepSpeed, Ray, kills at many places, digests of whole
 # trainings, and real tokenizers, fetched once: tests of those that cannot be had skip.
 test-system: $(ENGINES)
 	@bash tests/real_tokenizers.sh

@@ -43,7 +43,7 @@ def grid(
         stay_offline()
     from flows.commands.run_grid import run_grid
     from flows.grids.planner import plan_grid
-    from flows.grids.show import SELECTED, Selection, scheduled_runs, show_grid
+    from flows.grids.show import SELECTED, Selection, show_grid
     from flows.service.deployments import PRIORITIES
 
     for option, value, choices in (("--run", run, SELECTED), ("--priority", priority, PRIORITIES)):
@@ -54,7 +54,7 @@ def grid(
     )
     selection = cast(Selection, run)
     if dry_run:
-        show_grid(make_plan(runs=scheduled_runs(runs_dir)), selection)
+        show_grid(make_plan(), selection)
         return
     run_grid(
         make_plan,

@@ -26,7 +26,7 @@ from flows.runs.display import format_table
 from flows.runs.results import read_final
 from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from flows.service.gpu_locks import visible_devices
-from flows.service.prefect_server import ensure_server, find_server, log_in_hint, shared_server
+from flows.service.prefect_server import ensure_server, find_server, log_in_hint
 from flows.service.schedule import RefusedError, Schedule
 from flows.service.worker import find_worker, slots_here, worker_here
 from hacpo_core.config.addresses import without_password
@@ -71,8 +71,6 @@ def run_grid(
     print_states(grid)
     if not awaited_plans and not grid.experiments("done"):
         raise EngineError(f"{grid.name}: no experiment is complete and none can be run; --dry-run shows the reasons")
-    if awaited_plans and shared_server() is not None:
-        ensure_server(runs_dir)  # fails before the warm-up if the server cannot be used
     record_grid(grid, runs_dir)
     reasons: dict[str, str] = {}
     if awaited_plans:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.commands.options import EXIT_RUN, AsJson, ExperimentId, RunsDir
-from hacpo_core.errors import ConfigError, HacpoError
+from hacpo_core.errors import ConfigError
 
 
 def list_runs(
@@ -84,28 +84,16 @@ def evaluate(
     ] = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """Evaluate an experiment's agents on benchmarks; one that fails stops no other, an interrupted call is resumed."""
+    """Evaluate an experiment's agents on benchmarks; an interrupted call is resumed."""
     from flows.planning.plans import find_plan
-    from flows.runs import evaluate as evaluation
     from flows.runs.display import TerminalWatcher, format_table
+    from flows.runs.evaluate import run_evaluation, with_benchmarks
     from hacpo_core.phases.runner import DirectRunner
 
-    trained_plan = find_plan(runs_dir, experiment)
-    names = benchmarks.split(",") if benchmarks else []
-    usable_names, errors = evaluation.usable_benchmarks(trained_plan, names)
-    if names and not usable_names:
-        evaluation.raise_failed(errors)
-    evaluation_plan = evaluation.with_benchmarks(trained_plan, usable_names)
-    step = evaluation.checked_step(evaluation_plan, step)
-    try:
-        with TerminalWatcher(trained_plan.id) as watcher:
-            evaluation.run_evaluation(evaluation_plan, step, DirectRunner(), watcher)
-    except HacpoError as error:
-        errors[""] = error  # it names its benchmarks
-    frame = evaluation.evaluations_of(evaluation_plan, step)
-    if len(frame):
-        print(format_table(frame))
-    evaluation.raise_failed(errors)
+    plan = with_benchmarks(find_plan(runs_dir, experiment), benchmarks.split(",") if benchmarks else [])
+    with TerminalWatcher(plan.id) as watcher:
+        frame = run_evaluation(plan, step, DirectRunner(), watcher)
+    print(format_table(frame))
 
 
 def export(

@@ -61,7 +61,6 @@ def resume(
 
 def train_planned(train_plan: Any) -> None:
     """Train a planned experiment with the runner that it names, and show its result."""
-    from flows.records.mlflow_address import has_unsent
     from flows.runs.display import TerminalWatcher, format_table
     from flows.runs.experiment import run_experiment
     from flows.runs.results import read_final
@@ -86,10 +85,6 @@ def train_planned(train_plan: Any) -> None:
         assert result is not None, "a finished experiment has a result"
     else:
         print(f"{train_plan.id} is complete and is reused.")
-        if has_unsent(train_plan.root):
-            from flows.runs.tracking import sync_experiments
-
-            sync_experiments(Path(train_plan.config.runtime.runs_dir), [train_plan.id])
     print(format_table(result.table))
     early_end = why_ended(train_plan.root, train_plan.config)
     if early_end is not None:

@@ -23,7 +23,7 @@ from flows.planning.published_models import published_shapes
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridCell
 from flows.records.states import experiment_status
-from flows.service.experiment_state import ExperimentState, ScheduledRun, state_of
+from flows.service.experiment_state import ExperimentState, state_of
 from hacpo_core.config import ExperimentConfig, TeamConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
@@ -139,7 +139,6 @@ def plan_grid(
     hardware: str | None = None,
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
-    runs: Mapping[str, ScheduledRun] | None = None,
 ) -> GridPlan:
     """Expand a grid and look up the state of each experiment; loads no model and writes nothing.
 
@@ -148,7 +147,6 @@ def plan_grid(
         runs_dir: folder of all runs.
         hardware, seeds: replace those of the grid.
         overrides: each "section.field=value"; one of an agent applies to the pairs that have it.
-        runs: flow runs that are queued or executing, by experiment; what has ended is judged by its folder alone.
 
     Raises:
         ConfigError: an unknown grid, pair, method or field, or contradictory fields.
@@ -165,7 +163,7 @@ def plan_grid(
             parts = [p for seed in config.seeds for p in trainings(dataclasses.replace(composed, seed=seed))]
             keys = [(experiment_id(part, {}).rpartition("-")[2], _named_files(part)) for part in parts]
             for key, part in zip(keys, parts, strict=True):
-                items[key] = items[key] if key in items else _plan(part, runs_dir, runs or {})
+                items[key] = items[key] if key in items else _plan(part, runs_dir)
         except (ConfigError, ModelError, DataError) as error:
             problems.append((f"entries[{number}], pair {pair}, method {method}", error))
             continue
@@ -262,7 +260,7 @@ def trainings(config: ExperimentConfig) -> Iterator[ExperimentConfig]:
         yield own_config
 
 
-def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, ScheduledRun]) -> tuple[Plan, ExperimentState]:
+def _plan(config: ExperimentConfig, runs_dir: Path) -> tuple[Plan, ExperimentState]:
     shapes = published_shapes(config)
     placed = with_ranks(config, sizes_of(shapes))  # provisional: sizes of models not in the paper are unknown here
     try:
@@ -273,7 +271,7 @@ def _plan(config: ExperimentConfig, runs_dir: Path, runs: Mapping[str, Scheduled
     except (ModelError, DataError, CapacityError) as error:
         name = experiment_id(config, {})  # provisional: the final id depends on the missing files
         experiment_plan, unavailable = Plan(name, placed, experiments_dir(runs_dir) / name), str(error)
-    state = state_of(experiment_status(experiment_plan.root), runs.get(experiment_plan.id), unavailable)
+    state = state_of(experiment_status(experiment_plan.root), None, unavailable)
     return experiment_plan, state
 
 

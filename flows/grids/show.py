@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
 import pandas as pd
@@ -13,10 +12,7 @@ import pandas as pd
 from flows.grids.estimate import CostEstimate, estimate
 from flows.grids.planner import GridPlan, matrix
 from flows.planning.plans import Plan
-from flows.service.experiment_state import STATES, ScheduledRun
-from flows.service.prefect_server import find_server
-from flows.service.schedule import Schedule
-from hacpo_core.errors import ServerError
+from flows.service.experiment_state import STATES
 
 _log = logging.getLogger(__name__)
 Selection = Literal["missing", "failed", "all"]
@@ -38,18 +34,6 @@ def show_grid(grid: GridPlan, selection: Selection) -> None:
     print_states(grid)
     for name, cost_estimate in cost.items():
         print(f"{name:<11}{_cost_text(cost_estimate, grid)}")
-
-
-def scheduled_runs(runs_dir: Path) -> Mapping[str, ScheduledRun]:
-    """The flow runs that are queued or executing, by experiment, if a Prefect server runs; starts none."""
-    server = find_server(runs_dir)
-    if server is None:
-        return {}
-    try:
-        return {name: run for name, run in Schedule(server, runs_dir).runs().items() if run.is_live}
-    except ServerError as error:
-        _log.warning("queued experiments are shown as missing: %s", error)
-        return {}
 
 
 def print_states(grid: GridPlan) -> None:

@@ -99,8 +99,7 @@ class _OpenExperiments:
         try:
             self._runs, self._asked_at = self._schedule.runs(), time.monotonic()
         except ServerError:
-            with suppress(ServerError):  # a shared one, which comes back or not
-                self._schedule = self._reconnect()
+            self._schedule = self._reconnect()
             return False
         self._run_ids |= {run.experiment: run.id for run in self._runs.values() if run.is_live}
         return True

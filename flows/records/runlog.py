@@ -20,7 +20,7 @@ from hacpo_core.errors import first_line
 
 LOG_FILE = "log.jsonl"
 LOG_LIMIT = 4 * 2**20
-"""size of a log, bytes, at which it is rotated; there is one older part"""
+"""size of a service's log, bytes, at which it is rotated; there is one older part"""
 _TAIL_BYTES = 256 * 1024
 _events = logging.getLogger("hacpo.events")
 
@@ -49,7 +49,6 @@ class _LogFile(logging.Handler):
         kind = getattr(record, "kind", record.levelname.lower())
         line = {"time": record.created, "kind": kind, "text": record.getMessage(), "host": self._host}
         try:
-            rotate_log(self._path)
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:  # a disk that is full or read-only stops the run elsewhere
@@ -65,12 +64,8 @@ def rotate_log(path: Path) -> None:
     """Move the contents of a log above LOG_LIMIT to `<name>.1`; its writers, which append, go on in the same file."""
     with suppress(OSError):  # not yet written, rotated by another process, or no room for a copy: later, then
         if path.stat().st_size > LOG_LIMIT:
-            shutil.copyfile(path, _older(path))
+            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
             os.truncate(path, 0)
-
-
-def _older(path: Path) -> Path:
-    return path.with_name(f"{path.name}.1")
 
 
 def log_entry(kind: str, text: str) -> None:
@@ -105,21 +100,10 @@ def log_start(step: int) -> None:
 
 def read_log(root: Path) -> list[LogLine]:
     """The newest entries, oldest first; lines that a crash cut short are left out."""
-    path = root / LOG_FILE
     lines = []
-    for text in [*_last_lines(_older(path)), *_last_lines(path)]:
-        try:
-            lines.append(_LINE.validate_json(text))
-        except ValidationError:
-            continue
+    with suppress(OSError), (root / LOG_FILE).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        for text in file.read().splitlines():
+            with suppress(ValidationError):
+                lines.append(_LINE.validate_json(text))
     return lines
-
-
-def _last_lines(path: Path) -> list[bytes]:
-    """Lines in the last bytes of a file, the first of them perhaps cut; none if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return file.read().splitlines()
-    except OSError:
-        return []

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from flows.planning.compose import benchmark
 from flows.planning.declarations import file_stem
-from flows.planning.plans import Plan, load_benchmarks
+from flows.planning.plans import Plan, all_problems, load_benchmarks
 from flows.records.mlflow_address import mark_unsent
 from flows.records.progress import read_progress
 from flows.records.watcher import ProgressRecorder, Watcher
@@ -21,7 +22,8 @@ from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.schema import KeepBestConfig, StopConfig
-from hacpo_core.errors import ConfigError, HacpoError
+from hacpo_core.data.benchmarks import load_benchmark
+from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.results import intact_results, read_result, result_phase
 from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
@@ -79,22 +81,10 @@ def checked_step(plan: Plan, step: int | None) -> int:
     return last if step is None else step
 
 
-def usable_benchmarks(plan: Plan, names: Sequence[str]) -> tuple[list[str], dict[str, HacpoError]]:
-    """Those of the benchmarks that can be evaluated here, and why the others cannot, by name."""
-    errors: dict[str, HacpoError] = {}
-    for name in names:
-        try:
-            check_questions(with_benchmarks(plan, [name]))
-        except HacpoError as error:
-            errors[name] = error
-    return [name for name in names if name not in errors], errors
-
-
 def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher | None = None) -> pd.DataFrame:
     """Evaluate every agent on the plan's benchmarks; shards that are already committed are reused.
 
-    Weights of an earlier step are restored from a checkpoint and stored rollouts. A benchmark that fails does not stop
-    the others; the errors are raised after all.
+    Weights of an earlier step are restored from a checkpoint and stored rollouts.
 
     Args:
         plan: with the benchmarks to evaluate on.
@@ -108,19 +98,15 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     Raises:
         ConfigError: the experiment has not reached that step, was evaluated on other problems under the same name, or
             is tracked at an address that contains a password.
+        DataError: benchmarks cannot be read; all of them are named.
     """
     watcher = watcher or Watcher()
     is_tracked = plan_tracking_uri(plan) is not None  # fails early if it contains a password
     check_questions(plan)
     step, last = checked_step(plan, step), last_trained_step(plan)
-    errors: dict[str, HacpoError] = {}
-    with open_experiment(plan, unusable=errors) as (experiment, benchmarks):
+    with open_experiment(plan) as (experiment, benchmarks):
         with waited_for(experiment, runner):
-            for name in benchmarks:
-                try:
-                    evaluate_agents(experiment, step, [name], benchmarks, runner, watcher.evaluated)
-                except HacpoError as error:
-                    errors[name] = error
+            evaluate_agents(experiment, step, list(benchmarks), benchmarks, runner, watcher.evaluated)
         if read_progress(plan.root) is not None:  # without training there is no progress file to update
             store, results = experiment.ledger.store, intact_results(plan.root)
             last_measured_step = next(s for s in range(last, -1, -1) if s == 0 or store.is_intact(s, "metrics"))
@@ -129,24 +115,8 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     if is_tracked:
         mark_unsent(plan.root)
     sync_experiments(Path(plan.config.runtime.runs_dir), [plan.id])
-    raise_failed(errors)
-    return evaluations_of(plan, step)
-
-
-def evaluations_of(plan: Plan, step: int) -> pd.DataFrame:
-    """Rows of the plan's benchmarks after a step, as in `read_evaluations`."""
     frame = read_evaluations(plan.root)
-    return frame[(frame.step == step) & frame.benchmark.isin(list(plan.config.evaluate.benchmarks))].reset_index(
-        drop=True
-    )
-
-
-def raise_failed(errors: Mapping[str, HacpoError]) -> None:
-    """Raise one error for benchmarks that failed, of the first one's kind; none if there are none."""
-    if errors:
-        first = next(iter(errors.values()))
-        texts = [f"{name}: {error}" if name else str(error) for name, error in errors.items()]
-        raise type(first)("; ".join(texts)) from first
+    return frame[(frame.step == step) & frame.benchmark.isin(list(benchmarks))].reset_index(drop=True)
 
 
 def check_questions(plan: Plan) -> None:
@@ -156,8 +126,12 @@ def check_questions(plan: Plan) -> None:
 
     Raises:
         ConfigError: one differs.
+        DataError: some cannot be read.
     """
     config, store = plan.config, StepStore(plan.root)
+    with all_problems() as check:
+        for name, declaration in config.evaluate.benchmarks.items():
+            check(partial(load_benchmark, name, declaration, config.data))
     digests = {name: question_digest(config, benchmark) for name, benchmark in load_benchmarks(config).items()}
     for step, name, agent in itertools.product(range(store.last_step() + 1), digests, config.pair.agents):
         phase = result_phase(name, agent)

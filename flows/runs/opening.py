@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.learning.allocator import use_expandable_segments
 from hacpo_core.engines.models.loading import check_device
-from hacpo_core.errors import DataError, HacpoError, StoreError, first_line
+from hacpo_core.errors import DataError, StoreError, first_line
 from hacpo_core.evaluation.prompts import check_prompts
 from hacpo_core.experiment import Experiment
 from hacpo_core.files import read_json, write_json
@@ -46,7 +45,6 @@ def open_experiment(
     *,
     progress: Mapping[str, WarmUpProgress] | None = None,
     has_lock: bool = False,
-    unusable: dict[str, HacpoError] | None = None,
 ) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
     """Lock the experiment's folder, load everything, and yield the experiment with its benchmarks by name.
 
@@ -54,7 +52,6 @@ def open_experiment(
         plan: what to open.
         progress: callback per agent, called during a warm-up.
         has_lock: whether the caller holds the experiment's lock.
-        unusable: takes the errors of benchmarks that some agent cannot take, which are left out; None: raise them.
 
     Raises:
         HacpoError: another process holds the lock, or a device, a model or a data file cannot be used.
@@ -75,7 +72,9 @@ def open_experiment(
             checkpoint = _open(placement, store)
             tokenizers = list(placement.tokenizers.values())
             train_sets = _train_sets(config, tokenizers)
-            benchmarks = _benchmarks(config, tokenizers, initial, unusable)
+            benchmarks = load_benchmarks(config)
+            for tokenizer in tokenizers:
+                check_prompts(list(benchmarks.values()), tokenizer, config, folder=initial[tokenizer.name])
             with verifier_pool(config, config.verifier.equality) as pool, rewards_of(config, pool) as rewards:
                 experiment = Experiment(
                     id=plan.id,
@@ -167,24 +166,6 @@ def placement_of(config: ExperimentConfig, root: Path, initial: Mapping[str, Pat
     from hacpo_core.placement.ray_actors import RayPlacement  # an extra; the import takes 0.3 s
 
     return RayPlacement(config, root=root, initial=initial)
-
-
-def _benchmarks(
-    config: ExperimentConfig,
-    tokenizers: Sequence[AgentTokenizer],
-    initial: Mapping[str, Path],
-    unusable: dict[str, HacpoError] | None,
-) -> dict[str, Benchmark]:
-    """The benchmarks whose prompts all agents can take; `unusable` as in `open_experiment`."""
-    benchmarks = load_benchmarks(config)
-    for tokenizer, name in itertools.product(tokenizers, list(benchmarks)):
-        try:
-            check_prompts([benchmarks[name]], tokenizer, config, folder=initial[tokenizer.name])
-        except HacpoError as error:
-            if unusable is None:
-                raise
-            unusable.setdefault(name, error)
-    return {name: benchmark for name, benchmark in benchmarks.items() if name not in (unusable or {})}
 
 
 def _train_sets(config: ExperimentConfig, tokenizers: Sequence[AgentTokenizer]) -> dict[str, list[Problem]]:

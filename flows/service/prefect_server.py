@@ -34,8 +34,7 @@ from flows.service.processes import (
     open_log,
     write_private,
 )
-from hacpo_core.config.addresses import has_password
-from hacpo_core.errors import ConfigError, ServerError
+from hacpo_core.errors import ServerError
 
 _log = logging.getLogger(__name__)
 
@@ -49,9 +48,6 @@ ANSWER_S = 5.0
 """time limit of one health check"""
 _SILENCE_LIMIT_S = 60.0
 """time without an answer after which a server is replaced"""
-SHARED_SERVER = "HACPO_PREFECT_URL"
-"""address of a shared server, used instead of one per runs folder; PREFECT_API_AUTH_STRING holds its credentials"""
-LOG_IN = "PREFECT_API_AUTH_STRING"
 SERVER_LOCK = "server.alive.lock"
 """lock that a folder's server holds while it lives, visible on all machines"""
 _LOCK_LIMIT_S = 2.0
@@ -73,31 +69,15 @@ def auth_file(runs_dir: Path) -> Path:
     return home_of(runs_dir) / "log-in.txt"
 
 
-def shared_server() -> PrefectServer | None:
-    """The shared server; None if the environment names none.
-
-    Raises:
-        ConfigError: its address contains a password.
-    """
-    url = os.environ.get(SHARED_SERVER, "")
-    if has_password(url):
-        raise ConfigError(
-            f"{SHARED_SERVER}: holds a password, which logs would show; set {LOG_IN} to user:password instead"
-        )
-    return PrefectServer(url.rstrip("/").removesuffix("/api"), os.environ.get(LOG_IN, "")) if url else None
-
-
 def log_in_hint(runs_dir: Path) -> str:
     """One line that says where the credentials for the server's web page are."""
-    if shared_server() is not None:
-        return f"log-in: see {LOG_IN}"
     return f"log-in: see {auth_file(runs_dir)}; stop it with `hacpo server stop`"
 
 
 def find_server(runs_dir: Path) -> PrefectServer | None:
-    """The shared server, or else the running one of this runs folder; None if there is none or its process is gone."""
+    """The running server of this runs folder; None if there is none or its process is gone."""
     record = _record(home_of(runs_dir))
-    return shared_server() or (_described(record.read()) if record.process() is not None else None)
+    return _described(record.read()) if record.process() is not None else None
 
 
 def server_process(runs_dir: Path) -> psutil.Process | None:
@@ -117,26 +97,16 @@ def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
 
 def is_healthy(server: PrefectServer) -> bool:
     """Whether the server answers and accepts these credentials; another server may have taken the port."""
-    return why_unusable(server) is None
-
-
-def why_unusable(server: PrefectServer) -> str | None:
-    """Why the server cannot be used with these credentials; None if it can."""
     log_in = base64.b64encode(server.auth.encode()).decode()
+    request = urllib.request.Request(f"{server.url}/api/admin/version", headers={"Authorization": f"Basic {log_in}"})
     try:
-        headers = {"Authorization": f"Basic {log_in}"}
-        request = urllib.request.Request(f"{server.url}/api/admin/version", headers=headers)
         with urllib.request.urlopen(request, timeout=ANSWER_S):
-            return None
+            return True
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code in (401, 403):
-            return f"rejects the log-in; expected its user:password in {LOG_IN}"
-        return f"answers with HTTP {error.code}, expected a Prefect server"
-    except (OSError, http.client.HTTPException) as error:
-        return f"does not answer ({error.reason if isinstance(error, urllib.error.URLError) else error})"
-    except ValueError as error:
-        return f"is not a valid address ({error})"
+        return False
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def ensure_server(runs_dir: Path) -> PrefectServer:
@@ -145,17 +115,8 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     A server that died is restarted with the same port and credentials, so that live workers and runs find it.
 
     Raises:
-        ServerError: the server does not start in time (the message names its log), it runs on another host, or the
-            shared one cannot be used.
+        ServerError: the server does not start in time (the message names its log), or it runs on another host.
     """
-    shared = shared_server()
-    if shared is not None:
-        why = why_unusable(shared)
-        if why is not None:
-            raise ServerError(
-                f"{SHARED_SERVER}: {shared.url} {why}; fix that, or unset {SHARED_SERVER} to use a local server"
-            )
-        return shared
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
@@ -209,8 +170,7 @@ def _start(home: Path) -> PrefectServer:
         if not acquire(lock, limit_s=_LOCK_LIMIT_S):
             raise ServerError(
                 f"the Prefect server of {home.parent} runs on {recorded.get('host', 'another host')}, and two on one "
-                "database would harm each other; work there, stop it there with `hacpo server stop`, or give all hosts "
-                f"one with {SHARED_SERVER} (docs/team.md)"
+                "database would harm each other; work there, or stop it there with `hacpo server stop`"
             )
         for _ in range(MAX_STARTS):
             port = free_port(port)

@@ -15,15 +15,13 @@ experiment's lock shows at once whether the process of an experiment is alive:
     Running without a worker, lock free         `hacpo train` was killed                       Crashed
 
 To resubmit is to create a new flow run. After MAX_RESTARTS restarts without a committed step between them, the
-experiment counts as failed. Processes are visible on their own host alone, so every `hacpo worker` kills those of its
-host whose run is cancelled. One worker of a runs folder does all else.
+experiment counts as failed. The process of a cancelled run is killed if its worker does not end it.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +38,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from flows.records.failures import record_failure
 from flows.records.states import CONFIG_FILE, experiment_status
 from flows.service.experiment_state import state_of
-from flows.service.schedule import Schedule, flow_run_pages, host_of, prefect_errors, scheduled_run
+from flows.service.schedule import Schedule, flow_run_pages, prefect_errors, scheduled_run
 from hacpo_core.errors import EngineError
 from hacpo_core.store.steps import StepStore
 
@@ -60,10 +58,10 @@ class Timeouts:
     pending_s: float = 120.0
     """time for a pending run to start its process; imports are slow on a busy machine"""
     running_s: float = 20.0
-    """time for a running run without lock or process: it takes the lock after its first report, and frees it before
-    its last one"""
+    """time for a running command without lock: it takes the lock after its first report, and frees it before its last
+    one; and for the worker of a cancelled run to end its process"""
     gone_s: float = 3.0
-    """time for a run of this host of which no process is left, and no worker that could still start one"""
+    """time for a run of which no process is left, and no worker that could still start one"""
 
 
 @dataclass
@@ -78,8 +76,8 @@ class Reconciler:
     _seen: set[Any] = field(default_factory=set)
     _processes: Mapping[str, list[psutil.Process]] = field(default_factory=dict)
 
-    def check_once(self, *, only_host: bool = False) -> list[str]:
-        """Check every run once, or only what this host alone can see.
+    def check_once(self) -> list[str]:
+        """Check every run once.
 
         Returns:
             one message per action taken.
@@ -88,7 +86,7 @@ class Reconciler:
             ServerError: the server does not answer.
         """
         self._processes, self._seen = processes_of_runs(), set()
-        messages = [*self._check_host(), *(() if only_host else self._check_experiments())]
+        messages = [*self._check_cancelled(), *self._check_experiments()]
         self._since = {key: since for key, since in self._since.items() if key in self._seen}  # the others are alive
         for message in messages:
             _log.warning("%s", message)
@@ -97,25 +95,22 @@ class Reconciler:
     def _is_due(self, run: FlowRun, *, even_alive: bool = False) -> bool:
         """Whether the run, which appears dead, has done so in the same state for long enough.
 
-        A run with a process on this host is not due, unless `even_alive`.
+        A run with a process is not due, unless `even_alive`. The process of a command is not known.
         """
-        is_alive, host = str(run.id) in self._processes, host_of(run)
-        # A pending run that an earlier worker took is started by nobody.
-        is_lost = run.state_type is not StateType.PENDING or (
-            run.state is not None and run.state.timestamp.timestamp() < self._created_at
-        )
-        if not is_alive and host == socket.gethostname() and is_lost:
-            timeout_s = self.timeouts.gone_s
-        elif run.state_type is StateType.PENDING or host not in (None, socket.gethostname()):
-            timeout_s = self.timeouts.pending_s  # another host's process may be alive without the lock
-        else:
+        is_alive = str(run.id) in self._processes
+        taken_at = run.state.timestamp.timestamp() if run.state is not None else 0.0
+        if run.state_type is StateType.PENDING and taken_at >= self._created_at:  # else an earlier worker took it
+            timeout_s = self.timeouts.pending_s
+        elif is_alive or run.deployment_id is None:
             timeout_s = self.timeouts.running_s
+        else:
+            timeout_s = self.timeouts.gone_s
         key = (run.id, run.state_id or (run.state.id if run.state is not None else None))
         self._seen.add(key)
         since = self._since.setdefault(key, time.monotonic())
         return time.monotonic() - since >= timeout_s and (even_alive or not is_alive)
 
-    def _check_host(self) -> Iterator[str]:
+    def _check_cancelled(self) -> Iterator[str]:
         """Kill processes of cancelled runs."""
         ids = {"any_": list(self._processes)}
         for run in self._runs(StateType.CANCELLING, StateType.CANCELLED, id=ids) if self._processes else ():

@@ -29,9 +29,6 @@ from hacpo_core.errors import HacpoError, ServerError, first_line
 
 FOLDER_TAG = "runs:"
 """prefix of the tag that marks the flow runs of a runs folder"""
-_ATTEMPT = "attempt:"
-"""prefix of the tag with the number of a run among those of its experiment"""
-_WORKER_LABEL = "prefect.worker.name"
 _PAGE = 200
 """most flow runs that Prefect returns at once"""
 _MAX_PAGES = 5
@@ -74,7 +71,7 @@ class Schedule:
     def flow_runs(self) -> dict[str, FlowRun]:
         """Newest flow run of every experiment of this folder, by experiment id."""
         newest: dict[str, FlowRun] = {}
-        for run in sorted(self.all_flow_runs(), key=_attempt, reverse=True):  # stable: of equals, the newest is first
+        for run in self.all_flow_runs():
             newest.setdefault(run.parameters.get("experiment", ""), run)
         return newest
 
@@ -84,7 +81,7 @@ class Schedule:
         return [run for page in itertools.islice(pages, _MAX_PAGES) for run in page]
 
     def workers(self) -> Sequence[WorkerRecord]:
-        """The newest online worker of each host."""
+        """The online worker, if there is one."""
         workers: list[Worker] = []
         with prefect_errors():
             try:
@@ -94,8 +91,8 @@ class Schedule:
                     raise
         # A worker that was replaced appears online for a while under its name, which holds its number of slots.
         online = [worker for worker in workers if worker.status == "ONLINE" and worker.last_heartbeat_time is not None]
-        newest = {host_in(worker.name): worker for worker in sorted(online, key=lambda w: str(w.last_heartbeat_time))}
-        return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in newest.values()]
+        newest = sorted(online, key=lambda worker: str(worker.last_heartbeat_time))[-1:]
+        return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in newest]
 
     def start(self, experiment: str, priority: str = "normal") -> ScheduledRun:
         """Submit a planned experiment, or resubmit it; training continues from its last committed phase.
@@ -134,7 +131,7 @@ class Schedule:
             run = self.client.create_flow_run_from_deployment(
                 self._deployment_id(),
                 parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
-                tags=[self.tag, f"{_ATTEMPT}{_attempt(newest) + 1}", *tags],
+                tags=[self.tag, *tags],
                 idempotency_key=key,
                 work_queue_name=priority,
                 name=experiment,
@@ -175,8 +172,9 @@ class Schedule:
             runs = self.client.read_flow_runs(
                 flow_run_filter=FlowRunFilter.model_validate(conditions),
                 sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=1,
             )
-        return max(runs, key=_attempt, default=None)
+        return runs[0] if runs else None
 
     def _deployment_id(self) -> Any:
         with self._mutex:
@@ -224,23 +222,6 @@ def slots_of(name: str) -> int:
     """Number of slots in a worker's name; 1 for a worker that hacpo did not name."""
     number = name.rpartition("(")[2].partition(" ")[0]
     return int(number) if number.isdigit() else 1
-
-
-def _attempt(run: FlowRun | None) -> int:
-    """Number of a run among those of its experiment, since times do not order them if a clock was put back."""
-    tags = run.tags if run is not None else []
-    return max((int(tag.removeprefix(_ATTEMPT)) for tag in tags if tag.startswith(_ATTEMPT)), default=0)
-
-
-def host_of(run: FlowRun) -> str | None:
-    """Host whose worker took the run; None if no worker has."""
-    name = run.labels.get(_WORKER_LABEL)
-    return None if name is None else host_in(str(name))
-
-
-def host_in(worker: str) -> str:
-    """Host in a worker's name."""
-    return worker.rpartition(" (")[0] or worker
 
 
 def scheduled_run(run: FlowRun) -> ScheduledRun:

@@ -16,7 +16,7 @@ import psutil
 
 from flows.records.mlflow_address import tracking_uri
 from flows.service.gpu_locks import visible_devices
-from flows.service.prefect_server import PrefectServer, client_environment, ensure_server, server_process, shared_server
+from flows.service.prefect_server import PrefectServer, client_environment, ensure_server, server_process
 from flows.service.processes import (
     end_child,
     end_with_parent,
@@ -95,7 +95,7 @@ def worker_environment(runs_dir: Path, server: PrefectServer, num_slots: int) ->
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         RUNS_DIR: str(runs_dir.absolute()),
         SLOTS: str(num_slots),
-        "PREFECT_WORKER_QUERY_SECONDS": "2" if shared_server() is not None else "0.5",
+        "PREFECT_WORKER_QUERY_SECONDS": "0.5",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",
         "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
         "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "5",

@@ -1,8 +1,4 @@
-"""What `hacpo worker` does: Prefect's worker in a thread, and repeated checks of server, flow runs and processes.
-
-One worker of a runs folder, over all machines, holds the reconciler's lock and looks after all its flow runs; the
-others check the processes of their own host only (`flows.service.reconciler`).
-"""
+"""What `hacpo worker` does: Prefect's worker in a thread, and repeated checks of server, flow runs and processes."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ CHECK_EVERY_S = 5.0
 END_LIMIT_S = 10.0
 """time for Prefect's worker to end after its runs have"""
 RECONCILER_LOCK = "reconciler.lock"
-"""lock that allows one reconciler per runs folder, over all machines"""
+"""lock that allows one reconciler per runs folder"""
 
 
 class _Service:
@@ -70,10 +66,10 @@ class _Service:
         await worker.start(printer=partial(print, flush=True))
 
     def check_once(self, reconciler_lock: IO[bytes]) -> None:
-        """Look after all flow runs if this worker has the reconciler's lock, or else after the host's processes."""
+        """Look after all flow runs if this worker has the reconciler's lock."""
         rotate_logs(home_of(self._runs_dir))
-        has_lock = acquire(reconciler_lock, limit_s=0.0)
-        self._reconciler.check_once(only_host=not has_lock)
+        if acquire(reconciler_lock, limit_s=0.0):
+            self._reconciler.check_once()
 
     def has_ended(self, limit_s: float) -> bool:
         """Whether Prefect's worker has ended, or does so within this time."""

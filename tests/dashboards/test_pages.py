@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from dashboards.app import create_app
 from flows.planning.compose import compose
 from flows.records.failures import Failure
+from flows.service.prefect_server import PrefectServer
 from flows.service.schedule import Schedule
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
@@ -188,7 +189,7 @@ def test_run_page_links_into_prefect_and_mlflow(
     name = write_run(runs_dir, step=3, state="missing")
     (runs_dir / "experiments" / name / "mlflow.json").write_text('{"run": "abc123"}', encoding="utf-8")
     schedule.known = {name: scheduled(name, "Crashed")}
-    monkeypatch.setenv("HACPO_PREFECT_URL", "http://127.0.0.1:4299")
+    monkeypatch.setattr("dashboards.site.find_server", lambda _: PrefectServer("http://127.0.0.1:4299", ""))
     text = open_page(mlflow_url=lambda: "http://127.0.0.1:5099").get(f"/run/{name}").text
     assert f"http://127.0.0.1:4299/runs/flow-run/run-of-{name}" in text
     assert 'href="http://127.0.0.1:5099/#/runs/abc123"' in text

@@ -269,21 +269,6 @@ def test_files_that_a_grid_names_are_looked_for_beside_it_and_a_method_is_listed
     assert {(cell.pair, cell.method) for cell in grid.cells} == {("mine", "short")}
 
 
-def test_dry_run_tells_queued_experiments_from_missing_ones(
-    small_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = small_grid(small_models, tmp_path, "hacpo")
-    first, second = plan_grid(name, runs_dir=tmp_path / "runs").plans
-    runs = {first: ScheduledRun("1", first, "Scheduled", "", "low", 0)}
-    grid = plan_grid(name, runs_dir=tmp_path / "runs", runs=runs)
-    show_grid(grid, "missing")
-    shown = capsys.readouterr().out
-    assert "2 experiments: 1 queued, 1 missing" in shown
-    assert "to run     1 experiment, " in shown
-    reasons = {name: state.reason for name, state in grid.states.items()}
-    assert reasons == {first: "waiting for a worker, priority low", second: "not run"}, "as on the page"
-
-
 def test_longest_training_is_submitted_first(small_plan: Callable[..., Plan]) -> None:
     short, long = (small_plan("hacpo", f"train.num_steps={steps}") for steps in (2, 9))
     alone = small_plan("gspo", "train.num_steps=5")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.records.runlog import LOG_FILE, LOG_LIMIT, log_entry, log_start, logged, read_log
+from flows.records.runlog import LOG_FILE, log_entry, log_start, logged, read_log
 from hacpo_core.errors import DataError
 
 
@@ -48,19 +48,6 @@ def test_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
         file.write('{"time": 1')
     assert [line.kind for line in read_log(tmp_path)] == ["start", "end"]
     assert read_log(tmp_path / "nowhere") == []
-
-
-def test_log_of_a_long_run_is_bounded_and_its_end_is_read_across_the_rotation(tmp_path: Path) -> None:
-    text = "x" * 2**16
-    with logged(tmp_path):
-        for _ in range(3 * LOG_LIMIT // len(text)):
-            log_entry("warning", text)
-        for number in range(200):
-            log_entry("step", f"step {number}")
-    parts = sorted(path.name for path in tmp_path.iterdir())
-    assert parts == [LOG_FILE, f"{LOG_FILE}.1"]
-    assert all((tmp_path / part).stat().st_size < LOG_LIMIT + 2 * len(text) for part in parts)
-    assert [line.text for line in read_log(tmp_path)][-201:-1] == [f"step {number}" for number in range(200)]
 
 
 def test_log_that_cannot_be_written_ends_nothing_and_is_said_once(

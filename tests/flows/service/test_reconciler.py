@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import uuid
@@ -22,11 +21,9 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.states import CONFIG_FILE, RESULT_FILE, experiment_status
 from flows.service.reconciler import MAX_RESTARTS, Reconciler, Timeouts, processes_of_runs
-from flows.service.schedule import worker_name
 from hacpo_core.store.lock import ExperimentLock
 
 AT_ONCE, LATER = Timeouts(0.0, 0.0, 0.0), Timeouts(60.0, 60.0, 60.0)
-HERE, ELSEWHERE = worker_name(socket.gethostname(), 2), worker_name("elsewhere", 2)
 EXPERIMENT = "runs:0123"
 """tag of a run with a lock"""
 
@@ -70,9 +67,7 @@ class FakeSchedule:
         self.submitted.append(tags)
 
 
-def schedule_of(
-    folder: Path, state: str, *tags: str, worker: str | None = None, is_command: bool = False
-) -> FakeSchedule:
+def schedule_of(folder: Path, state: str, *tags: str, is_command: bool = False) -> FakeSchedule:
     kind = StateType(state)
     run = FlowRun(
         id=uuid.uuid4(),
@@ -82,7 +77,6 @@ def schedule_of(
         state=State(type=kind, id=uuid.uuid4()),
         state_type=kind,
         parameters={"experiment": "x", "runs_dir": str(folder)},
-        labels={} if worker is None else {"prefect.worker.name": worker},
         tags=list(tags),
         work_queue_name="high",
     )
@@ -195,17 +189,18 @@ def test_nothing_is_done_before_a_run_has_looked_dead_for_long_enough(
 
 def test_lost_run_is_found_long_before_one_that_may_still_start(tmp_path: Path) -> None:
     timeouts = Timeouts(pending_s=60.0, running_s=60.0, gone_s=0.0)
-    for worker, set_to in ((HERE, ["CRASHED"]), (None, []), (ELSEWHERE, [])):
-        schedule = schedule_of(tmp_path, "RUNNING", EXPERIMENT, worker=worker)
-        check_once(schedule, timeouts)
-        assert schedule.states == set_to
-    for is_older, set_to in ((True, ["CRASHED"]), (False, [])):
-        schedule = schedule_of(tmp_path, "PENDING", EXPERIMENT, worker=HERE)
+    for state, is_command, is_older, set_to in (
+        ("RUNNING", False, True, ["CRASHED"]),
+        ("RUNNING", True, True, []),  # it may be about to take the lock
+        ("PENDING", False, True, ["CRASHED"]),
+        ("PENDING", False, False, []),  # this worker took it, and is about to start it
+    ):
+        schedule = schedule_of(tmp_path, state, EXPERIMENT, is_command=is_command)
         reconciler = reconciler_of(schedule, timeouts)
-        if not is_older:  # this worker took it, and is about to start it
+        if not is_older:
             reconciler._created_at -= 60.0
         reconciler.check_once()
-        assert schedule.states == set_to
+        assert schedule.states == set_to, (state, is_command, is_older)
 
 
 def test_run_whose_experiment_was_deleted_never_comes_back(tmp_path: Path) -> None:
@@ -257,7 +252,7 @@ def engine() -> Iterator[Any]:
 def test_process_that_outlives_its_cancelled_run_is_killed(
     state: str, set_to: list[str], engine: Any, tmp_path: Path
 ) -> None:
-    schedule = schedule_of(tmp_path, state, worker=ELSEWHERE)  # whatever the server believes, the process is here
+    schedule = schedule_of(tmp_path, state)
     process, helper = engine(schedule.run, "prefect.engine"), engine(schedule.run)
     strange = engine(SimpleNamespace(id="17"), "prefect.engine")  # another program's variable
     assert check_once(schedule, LATER) == (
@@ -271,7 +266,7 @@ def test_process_that_outlives_its_cancelled_run_is_killed(
 
 
 def test_living_process_is_left_alone(engine: Any, tmp_path: Path) -> None:
-    schedule = schedule_of(tmp_path, "RUNNING", worker=HERE)
+    schedule = schedule_of(tmp_path, "RUNNING")
     process = engine(schedule.run, "prefect.engine")
     assert [found.pid for found in processes_of_runs()[str(schedule.run.id)]] == [process.pid]
     assert check_once(schedule) == []

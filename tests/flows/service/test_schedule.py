@@ -7,14 +7,13 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from prefect.client.schemas.objects import State
-from prefect.states import Crashed, Scheduled
+from prefect.states import Crashed
 
 from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
@@ -94,21 +93,6 @@ def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled
     assert schedule.runs()[name].is_live
 
 
-def test_run_submitted_after_the_clock_was_put_back_is_the_newest(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
-) -> None:
-    name = planned(small_plan, runs_dir, 14).id
-    first = uuid.UUID(schedule.start(name).id)
-    ahead = datetime.now(UTC) + timedelta(minutes=10)
-    schedule.client.set_flow_run_state(first, Scheduled(scheduled_time=ahead), force=True)
-    schedule.client.set_flow_run_state(first, Crashed(message="ended by a signal"), force=True)
-    second = schedule.start(name)
-    assert schedule.runs()[name].id == second.id
-    schedule.client.set_flow_run_state(uuid.UUID(second.id), Crashed(message="ended by a signal"), force=True)
-    third = schedule.start(name)
-    assert schedule.runs()[name].id == third.id and len({str(first), second.id, third.id}) == 3
-
-
 @pytest.mark.parametrize("has_worker", [True, False])
 def test_crashed_run_is_cancelled_unless_it_was_given_up(
     has_worker: bool, schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
@@ -178,7 +162,7 @@ def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
     (nightly,) = client.read_deployment_by_name("grid/grid").schedules
     assert (nightly.active, nightly.schedule.cron) == (False, "0 3 * * *")
     found = client.read_deployments()
-    assert {one.name for one in found} == {"experiment", "grid", "report"}
+    assert {one.name for one in found} == {"experiment", "grid"}
     assert all(client.read_flow(one.flow_id).name == one.name for one in found)
 
 

@@ -27,7 +27,7 @@ from flows.service.experiment_state import ExperimentState, state_of
 from hacpo_core.config import ExperimentConfig, TeamConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.identity import experiment_id
-from hacpo_core.errors import CapacityError, ConfigError, DataError, HacpoError, ModelError
+from hacpo_core.errors import CapacityError, ConfigError, DataError, ModelError
 from hacpo_core.methods.registry import trains_alone
 
 _REPORT_LAYOUTS = ("plain", "table1", "table2", "table3", "table4", "table6", "table7", "figure3", "figure4")
@@ -154,7 +154,6 @@ def plan_grid(
     config = _checked(name, hardware, seeds, overrides)
     items: dict[tuple[str, tuple[str | None, ...]], tuple[Plan, ExperimentState]] = {}
     cells: dict[tuple[Any, ...], GridCell] = {}
-    problems: list[tuple[str, HacpoError]] = []
     rows = [(n, entry, p, m) for n, entry in enumerate(config.entries) for p in entry.pairs for m in entry.methods]
     for number, entry, pair, method in rows:
         try:
@@ -165,16 +164,13 @@ def plan_grid(
             for key, part in zip(keys, parts, strict=True):
                 items[key] = items[key] if key in items else _plan(part, runs_dir)
         except (ConfigError, ModelError, DataError) as error:
-            problems.append((f"entries[{number}], pair {pair}, method {method}", error))
-            continue
+            raise type(error)(f"grid {name}, entries[{number}], pair {pair}, method {method}: {error}") from error
         title = composed.method.name if is_file_name(method) else method
         for key, part in zip(keys, parts, strict=True):
             (part_plan, state), names = items[key], (composed.pair.name, title, entry.label or "", part.seed)
             unavailable = state.reason if state.state == "unavailable" else ""
             for agent in part.pair.agents:
                 _enter(cells, GridCell(*names, agent, part_plan.id, unavailable))
-    if problems:
-        raise type(problems[0][1])(f"grid {name}, {_errors_of_entries(problems)}") from problems[0][1]
     plans = {plan.id: plan for plan, _ in items.values()}
     states = {plan.id: state for plan, state in items.values()}
     _check_layout(config.report, {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final})
@@ -202,14 +198,6 @@ def _checked(name: str, hardware: str | None, seeds: Sequence[int] | None, overr
     if min(config.seeds) < 0:
         raise ConfigError(f"grid {name}: got the seed {min(config.seeds)}, expected at least 0; change it")
     return config
-
-
-def _errors_of_entries(problems: Sequence[tuple[str, HacpoError]]) -> str:
-    """Which entries have which error; an error that several have is said once."""
-    places: dict[str, list[str]] = {}
-    for place, error in problems:
-        places.setdefault(str(error), []).append(place)
-    return "; ".join(f"{' and '.join(entries)}: {error}" for error, entries in places.items())
 
 
 def _named_files(config: ExperimentConfig) -> tuple[str | None, ...]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from flows.planning.plans import Plan
-from flows.records.progress import Progress
 from flows.records.states import ExperimentStatus, experiment_status
 from flows.runs.display import Bars
 from flows.service.experiment_state import ScheduledRun, state_of
 from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import ServerError
-from hacpo_core.phases.health import Finding
 
 LOOK_EVERY_S, ASK_EVERY_S = 0.5, 2.0
 
@@ -66,11 +63,6 @@ class _OpenExperiments:
         self._asked_at = -math.inf
         self._run_ids: dict[str, str] = {}
         """by experiment: the newest flow run that was live while it was watched"""
-        self._event_keys: set[Any] = set()
-        for plan in plans:  # findings of earlier attempts
-            self._event_keys |= {
-                (plan.id, event.key) for event in _health_events(experiment_status(plan.root).progress)
-            }
 
     def check_once(self) -> None:
         """Check every experiment, and ask the server if its last answer is old."""
@@ -108,12 +100,3 @@ class _OpenExperiments:
         progress = status.progress
         if status.state == "running" and progress is not None:
             self._bars.show(name, progress.step, progress.num_steps, progress.brief_reward)
-        for event in _health_events(progress):
-            if (name, event.key) not in self._event_keys:
-                self._event_keys.add((name, event.key))
-                self._bars.tell(f"{name}: {event.message}")
-
-
-def _health_events(progress: Progress | None) -> Iterator[Finding]:
-    for finding in progress.findings if progress is not None else ():
-        yield from finding.events

@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,9 +142,12 @@ class MlflowStore:
         with _in_one_sentence(self._uri):
             experiment = self._client.get_experiment_by_name(self._name)
             if experiment is None:
-                with suppress(MlflowException):  # another process creates it at the same time
+                try:
                     return str(self._client.create_experiment(self._name))
-                experiment = self._client.get_experiment_by_name(self._name)
+                except MlflowException:  # another process creates it at the same time
+                    experiment = self._client.get_experiment_by_name(self._name)
+                    if experiment is None:
+                        raise
             if experiment.lifecycle_stage == "deleted":
                 self._client.restore_experiment(experiment.experiment_id)
                 _log.warning("MLflow's experiment %s was deleted on its page; it is restored", self._name)

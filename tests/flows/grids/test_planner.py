@@ -45,21 +45,12 @@ def small_grid(small_models: Path, folder: Path, methods: str = "gspo, hacpo", e
     )
 
 
-def test_all_entries_with_an_error_are_named_and_a_common_error_is_said_once(
-    tmp_path: Path, small_models: Path
-) -> None:
+def test_error_of_an_entry_names_it(tmp_path: Path, small_models: Path) -> None:
     small = small_models / "small.yaml"
-    path = write_grid(tmp_path, f"title: x\nentries: [{{pairs: [{small}], methods: [hacbo, gspo, hakpo]}}]")
-    with pytest.raises(ConfigError) as caught:
+    path = write_grid(tmp_path, f"title: x\nentries: [{{pairs: [{small}], methods: [gspo, hacbo]}}]")
+    place = f"grid {path}, entries[0], pair {small}, method hacbo: method: got 'hacbo'"
+    with pytest.raises(ConfigError, match=re.escape(place)):
         plan_grid(path, runs_dir=tmp_path)
-    said = str(caught.value)
-    assert said.startswith(f"grid {path}, entries[0], pair {small}, method hacbo: method: got 'hacbo'")
-    assert f"; entries[0], pair {small}, method hakpo: method: got 'hakpo'" in said
-    assert "gspo:" not in said
-    with pytest.raises(ConfigError) as caught:
-        plan_grid(small_grid(small_models, tmp_path), runs_dir=tmp_path, overrides=["train.num_stebs=3"])
-    assert str(caught.value).count("Key 'num_stebs'") == 1
-    assert f"method gspo and entries[0], pair {small}, method hacpo: " in str(caught.value)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from typing import get_args
 
 from hacpo_core.data.boxed import boxed
 from hacpo_core.records import AnswerStyle
+from hacpo_core.verify.spelling import words
 
 MAX_TEXT_CHARS = 200_000
 """Only the last MAX_TEXT_CHARS characters of a response are searched."""
@@ -33,6 +34,9 @@ _NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\]}.])[-−][ ]?)?(?:\\?\$(?P<minus>-)?)?"
     r"(?P<digits>\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d)|\d+)?(?P<decimals>(?<!\.)\.\d+)?"
     r"(?P<over>/\d+(?![\d.]))?(?P<percent>[ ]?\\?%)?"
+    r"(?P<more>\^\{?[-−]?\d{1,9}\}?|:\d\d(?!\d)(?::\d\d)?(?:[ ]?[aApP]\.?[mM]\b)?|[eE][-+]?\d{1,3}(?![\w.])"
+    r"|[ ]?(?:[x×*]|\\times)[ ]?10\^\{?[-−]?\d{1,9}\}?|(?<![./\d]\d)[ ]\d{1,9}/\d{1,9}(?![\d.])"
+    r"|[ ](?:hundred|thousand|[mbtr]+illion|dozen|lakh|crore)s?\b)?"
 )
 _FORMULA = re.compile(
     r"\$\$(?P<display>[^$]{1,2000})\$\$"
@@ -54,20 +58,28 @@ _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 _VERDICT_OR_OPTION = re.compile(r"(?:yes|no|true|false)\b|\(?[A-J]\)", re.IGNORECASE)
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}")
 _TAIL = re.compile(
-    r",?[ ](?:because|since|so|which|that|who|as|at|in(?!$|[ ](?:total|all)\b)|on|every|each|during|from|of the)[ ].*"
+    r",?[ ](?:because|since|so|which|that|who|as(?![ ]long)|at(?![ ](?:least|most))|in(?!$|[ ](?:total|all|case)\b)"
+    r"|on(?![ ](?:the[ ])?condition)|every|each|during|from|of the)[ ].*"
     r"|,[ ](?:and|so)[ ](?:the|so|then|this|that|it|he|she|they|we)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
 """what explains an answer behind it; other words stay, for they may change it"""
-_LONGER = re.compile(
-    r"[ ]?(?:\^|\*|:\d|[×x][ ]?10|e[-+]?\d|\\?sqrt\b|√|\\?pi\b|π|!|\(|\d+/\d"
-    r"|hundred|thousand|[mbtr]+illion|dozen|lakh|crore)"
+_CHANGE = re.compile(
+    r"(?!st\b|nd\b|rd\b|th\b)[A-Za-z√π!]|[ ]?(?:[b-z](?![\w.])|[-+±−*/÷×](?!\*)|\\(?![)\]])|\((?![A-Za-z]))"
+    rf"|[ ](?:pi|sqrt|squared|cubed|{'|'.join(words('no noun'))})(?!\w)"
+    r"|.*(?:\d|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
+    re.IGNORECASE | re.DOTALL,
 )
-"""what makes a number the beginning of a value"""
-_DENIAL = re.compile(r"(?:\b(?:not|never|cannot|neither|nor)\b|n't\b)[^.;,\n]{0,30}$", re.IGNORECASE)
+"""what changes the number before it"""
+_BOUND = re.compile(
+    r"\b(?:not|never|between|either|at (?:least|most)|(?:more|less|fewer|greater) than|over|under)[ $*(]*$",
+    re.IGNORECASE,
+)
+_NUMBER_WORD = re.compile(rf"(?:{'|'.join(words('number') + words('tens'))})\b", re.IGNORECASE)
+_DENIAL = re.compile(r"(?:\b(?:not|never|cannot|neither|nor)\b|n't\b)(?:(?!but\b)[^.;,\n]){0,30}$", re.IGNORECASE)
 _SEPARATOR = re.compile(r",(?:\\!\s*)+(?=\d{3}(?!\d))")  # of thousands: 11,\! 111
 _BETWEEN_FORMULAS = re.compile(r"(?<!\\)\$\s*,\s*\$")
-_IDLE = r"\\\\|\\noindent|\\newline|\\par|[\s.,;:]"
+_IDLE = r"\\\\|\\noindent|\\newline|\\par|[\s,;:]|(?<!\.)\.(?!\.)"
 _LAYOUT = re.compile(rf"(?:{_IDLE})+$")
 _LAYOUT_AND_END = re.compile(rf"(?:{_IDLE}|\\end\{{[A-Za-z*]{{1,20}}\}})+$")
 
@@ -143,14 +155,14 @@ def last_boxed(text: str) -> str | None:
 def _number_of(text: str) -> str | None:
     """The final number of a response: after the last ####, else in the announced answer, else the last number."""
     announced = _announced_segment(text)
-    if announced is not None:
-        sentence = _first_sentence(announced)
-        for part in (sentence.rpartition("=")[2], sentence):
-            number = next(filter(_is_number, _NUMBER.finditer(part)), None)
-            if number is not None:
-                is_longer = _LONGER.match(part, number.end())
-                return _TAIL.sub("", part[number.start() :]).strip() if is_longer else _plain_number(number)
-    return _last_number(text)
+    sentence = "" if announced is None else _TAIL.sub("", _first_sentence(announced)).strip().strip("*_`")
+    has_several = re.search(" (?:and|or) ", sentence)
+    for part in (sentence if has_several else sentence.rpartition("=")[2], sentence):
+        number = next(filter(_is_number, _NUMBER.finditer(part)), None)
+        if number is not None:
+            is_other = _CHANGE.match(part, number.end()) or _BOUND.search(part[: number.start()])
+            return part.strip() if is_other else _plain_number(number)
+    return sentence if _NUMBER_WORD.match(sentence) else _last_number(text)
 
 
 def _announced_expression(text: str) -> str | None:
@@ -247,6 +259,8 @@ def _plain_number(match: re.Match[str]) -> str | None:
     """A number without currency symbol, thousands separators or trailing zeros ("18.00" becomes "18")."""
     if not _is_number(match):
         return None
+    if match["more"]:
+        return match[0].strip()
     digits = (match["digits"] or "0").replace("{,}", "").replace(",", "")
     decimals = (match["decimals"] or "").rstrip("0").rstrip(".")
     sign = "-" if match["sign"] or match["minus"] else ""

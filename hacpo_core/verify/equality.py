@@ -18,24 +18,12 @@ from math_verify import verify
 from sympy import Abs, Expr, Pow, Rational
 from sympy.core.function import AppliedUndef
 
-from hacpo_core.verify.points import agree_on_real_numbers, are_multiples
+from hacpo_core.verify import values as kinds
+from hacpo_core.verify.expressions import agree_on_real_numbers, are_multiples
 from hacpo_core.verify.quantities import PERCENT, conversions
 from hacpo_core.verify.reading import numbers_of, read
 from hacpo_core.verify.spelling import text_of, tokens_of
-from hacpo_core.verify.values import (
-    Answer,
-    Chain,
-    Conditional,
-    Expression,
-    Listing,
-    Literal,
-    Numbers,
-    Quantity,
-    Ratio,
-    Relation,
-    Side,
-    UnreadError,
-)
+from hacpo_core.verify.values import Answer, Chain, Conditional, Expression, Listing, Numbers, Quantity, UnreadError
 
 ROUNDING, PLACES, EXACT = Rational(1, 10**6), Rational(1, 2 * 10**6), Rational(1, 10**30)
 """the share and the difference by which a decimal may differ from a number, and the share of exact ones"""
@@ -135,7 +123,7 @@ def chains_equal(candidate: Chain, gold: Chain, tolerance: float) -> bool:
     """The same name has an equal value, or the equations are multiples of each other."""
     named, (first, second, *_) = _with_name_first(candidate), _with_name_first(gold).sides
     if first.name and first.name == named.sides[0].name and second.value is not None:
-        return chain_is(Chain((Side(first.name, None), *named.sides[1:])), second.value, tolerance)
+        return chain_is(Chain((kinds.Side(first.name, None), *named.sides[1:])), second.value, tolerance)
     if all(_is_constant(side.value) for side in gold.sides):
         return chain_is(candidate, gold.sides[0].value, tolerance)
     equations = [[getattr(side.value, "value", None) for side in chain.sides[:2]] for chain in (candidate, gold)]
@@ -143,24 +131,26 @@ def chains_equal(candidate: Chain, gold: Chain, tolerance: float) -> bool:
     return are_expressions and are_multiples(*(sympy.Eq(*equation, evaluate=False) for equation in equations))
 
 
-def relations_equal(candidate: Relation, gold: Relation, tolerance: float) -> bool:
+def relations_equal(candidate: kinds.Relation, gold: kinds.Relation, tolerance: float) -> bool:
     """The inequalities are multiples of each other."""
     are_as_many = len(candidate.parts) == len(gold.parts)
     return candidate == gold or (are_as_many and all(map(are_multiples, candidate.parts, gold.parts)))
 
 
-def sets_equal(candidate: Numbers, gold: Numbers, tolerance: float) -> bool:
+def sets_equal(candidate: Numbers | Listing, gold: Numbers | Listing, tolerance: float) -> bool:
     """The same numbers, of the same variable if both name one."""
-    is_same_name = not (candidate.name and gold.name) or candidate.name == gold.name
-    return is_same_name and bool(candidate.numbers == gold.numbers)
+    numbers, gold_numbers = numbers_of(candidate), numbers_of(gold)
+    if numbers is None or gold_numbers is None:
+        return False
+    is_same_name = not (numbers.name and gold_numbers.name) or numbers.name == gold_numbers.name
+    return is_same_name and bool(numbers.numbers == gold_numbers.numbers)
 
 
 def listings_equal(candidate: Listing, gold: Listing, tolerance: float) -> bool:
     """All members, in any order for a list or a set, by name if all have one, else in order; intervals as one set."""
     is_set = any(isinstance(member, Numbers) for side in (candidate, gold) for member in side.members)
-    numbers, gold_numbers = (numbers_of(candidate), numbers_of(gold)) if is_set else (None, None)
-    if numbers is not None and gold_numbers is not None:
-        return sets_equal(numbers, gold_numbers, tolerance)
+    if is_set and numbers_of(candidate) and numbers_of(gold):
+        return sets_equal(candidate, gold, tolerance)
     if "{}" in (candidate.brackets, gold.brackets) and candidate.has_order != gold.has_order:
         return False
     values, gold_values = _by_name(candidate), _by_name(gold)
@@ -182,8 +172,10 @@ def _members_equal(candidate: Listing, gold: Listing, tolerance: float) -> bool:
     return (has_brackets or is_long) and all(equal(member, place, tolerance) for member, place in pairs)
 
 
-def ratios_equal(candidate: Ratio, gold: Ratio, tolerance: float) -> bool:
-    """The parts are proportional; a zero is equal to a zero alone."""
+def ratios_equal(candidate: kinds.Ratio, gold: kinds.Ratio, tolerance: float) -> bool:
+    """The parts are proportional, or the same if both may be times; a zero is equal to a zero alone."""
+    if candidate.time and gold.time:
+        return candidate.time == gold.time
     values, gold_values = ([part.value for part in ratio.parts] for ratio in (candidate, gold))
     if len(values) != len(gold_values) or 0 in (*values, *gold_values):
         return values == gold_values
@@ -191,7 +183,7 @@ def ratios_equal(candidate: Ratio, gold: Ratio, tolerance: float) -> bool:
     return all(expressions_equal(Expression(a * d), Expression(c * b)) for (a, b), (c, d) in pairs)
 
 
-def literals_equal(candidate: Literal, gold: Literal, tolerance: float) -> bool:
+def literals_equal(candidate: kinds.Literal, gold: kinds.Literal, tolerance: float) -> bool:
     """The same text; 4:30 p.m. is 4:30, too, but not the other way round."""
     return gold.text in (candidate.text, *candidate.also)
 
@@ -206,11 +198,11 @@ EQUALITY: dict[type, Comparison] = {
     Expression: expressions_equal,
     Quantity: quantities_equal,
     Chain: chains_equal,
-    Relation: relations_equal,
+    kinds.Relation: relations_equal,
     Numbers: sets_equal,
     Listing: listings_equal,
-    Ratio: ratios_equal,
-    Literal: literals_equal,
+    kinds.Ratio: ratios_equal,
+    kinds.Literal: literals_equal,
     Conditional: conditionals_equal,
 }
 
@@ -241,11 +233,6 @@ def _value_of_gold(candidate: Answer, gold: Chain, tolerance: float) -> bool:
     return value is not None and equal(candidate, value, tolerance)
 
 
-def _numbers_of_both(candidate: Answer, gold: Answer, tolerance: float) -> bool:
-    numbers, gold_numbers = numbers_of(candidate), numbers_of(gold)
-    return numbers is not None and gold_numbers is not None and sets_equal(numbers, gold_numbers, tolerance)
-
-
 def _only_member(candidate: Any, gold: Any, tolerance: float) -> bool:
     r"""\{1\} is 1."""
     values = [
@@ -273,14 +260,9 @@ def _without_units(candidate: Any, gold: Any, tolerance: float) -> bool:
 
 def _quotient(candidate: Any, gold: Any, tolerance: float) -> bool:
     """3:4 is 3/4."""
-    ratio, number = (candidate, gold) if isinstance(candidate, Ratio) else (gold, candidate)
+    ratio, number = (candidate, gold) if isinstance(candidate, kinds.Ratio) else (gold, candidate)
     parts = [part.value for part in ratio.parts]
     return len(parts) == 2 and parts[1] != 0 and expressions_equal(Expression(parts[0] / parts[1]), number, tolerance)
-
-
-def _digits(candidate: Expression, gold: Literal, tolerance: float) -> bool:
-    """A number without a base has the gold answer's; a letter may be an option."""
-    return candidate.text.upper() in gold.also
 
 
 CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
@@ -288,12 +270,14 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
     (object, Conditional, _without_domain),
     (Chain, object, chain_is),
     (object, Chain, _value_of_gold),
-    (Numbers | Listing, Numbers | Listing, _numbers_of_both),
+    (Numbers | Listing, Numbers | Listing, sets_equal),
     (Listing, object, _only_member),
     (object, Listing, _only_member),
     (Quantity | Expression, Quantity | Expression, _without_units),
-    (Ratio | Expression, Ratio | Expression, _quotient),
-    (Expression, Literal, _digits),
+    (kinds.Ratio | Expression, kinds.Ratio | Expression, _quotient),
+    (kinds.Literal, kinds.Ratio, lambda time, gold, _: gold.time in (time.text, *time.also)),
+    (kinds.Ratio, kinds.Literal, lambda time, gold, _: time.time == gold.text),
+    (Expression, kinds.Literal, lambda digits, gold, _: digits.text.upper() in gold.also),  # of a number in a base
 )
 """types of a candidate and of a gold answer, and how the two are compared"""
 
@@ -310,7 +294,7 @@ def _is_constant(answer: Any) -> bool:
     return isinstance(value, Expression) and bool(getattr(value.value, "is_number", False))
 
 
-def _names(side: Side, number: int, gold: Answer) -> bool:
+def _names(side: kinds.Side, number: int, gold: Answer) -> bool:
     """Whether a side of a chain says what has the value that the others give: a name, a + b, |x|; not 2x or x + 1."""
     if not _is_constant(gold) or not isinstance(side.value, Expression):
         return bool(side.name) and (number == 0 or _is_constant(gold))

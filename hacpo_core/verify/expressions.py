@@ -8,11 +8,13 @@ atom    = number | name | function argument | \frac.. | ( sum ) | | sum | | matr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sympy
 from sympy import Function, I, ImmutableMatrix, Integer, Mod, Rational, Symbol, pi
+from sympy.core.function import AppliedUndef
 
 from hacpo_core.verify.spelling import ACCENTS, Token, end_of, text_of, words
 from hacpo_core.verify.values import UnreadError
@@ -295,3 +297,70 @@ _READERS: dict[str, Callable[[_Reader, str], Any]] = {
     "binom": lambda reader, _: sympy.binomial(reader._argument(), reader._argument()),
 }
 """what reads a token, by its kind or text"""
+
+
+# Expressions with variables at random real points, where equal ones have equal values.
+
+_DRAWS, _MAX_VARIABLES = 12, 6
+"""points at which expressions are compared, and the most variables of these"""
+
+
+def agree_on_real_numbers(candidate: Any, gold: Any) -> bool:
+    """Whether two expressions in the same variables are equal at random real points: sympy's variables are complex."""
+    sides = (candidate, gold)
+    if all(side.has(sympy.log) for side in sides) and not any(side.has(sympy.Abs) for side in sides):
+        sides = tuple(side.replace(lambda part: isinstance(part, sympy.log), _split) for side in sides)
+    values = [pair for pair in _values_at_points(*sides) if all(value.is_finite for value in pair)]
+    if not candidate.has(I):
+        is_same_domain = all(pair[0].is_real == pair[1].is_real for pair in values)
+        values = [pair for pair in values if is_same_domain and all(value.is_real for value in pair)]
+    return len(values) >= _DRAWS // 4 and all(abs(x - y) <= 1e-12 * max(abs(x), abs(y)) for x, y in values)
+
+
+def are_multiples(candidate: Any, gold: Any) -> bool:
+    """Whether two equations or inequalities in the same variables, two or more, are equal but for a constant factor.
+
+    One in a single variable would be solved: 2x = 4 is not the answer x = 2.
+    """
+    sides = [side.reversed if isinstance(side, sympy.Gt | sympy.Ge) else side for side in (candidate, gold)]
+    values = list(_values_at_points(*(side.lhs - side.rhs for side in sides), min_variables=2))
+    if type(sides[0]) is not type(sides[1]) or not all(x.is_real and y.is_real and x and y for x, y in values):
+        return False
+    factors = [x / y for x, y in values]
+    is_constant = bool(factors) and all(abs(factor - factors[0]) <= abs(factors[0]) * 1e-12 for factor in factors)
+    return is_constant and (isinstance(sides[0], sympy.Equality) or bool(factors[0] > 0))
+
+
+def _values_at_points(*sides: Any, min_variables: int = 1) -> Iterator[tuple[Any, ...]]:
+    """Values at random real points, 20 digits each, without imaginary parts that are rounding; f(x) is a variable.
+
+    Of three points, one has negative coordinates, one has coordinates of any sign.
+    """
+    sides = tuple(side.xreplace({part: Symbol(str(part)) for part in side.atoms(AppliedUndef)}) for side in sides)
+    names, draw = sides[0].free_symbols, random.Random(0)
+    is_bounded = not any(side.has(sympy.oo) for side in sides)
+    has_names = names == sides[1].free_symbols and min_variables <= len(names) <= _MAX_VARIABLES and is_bounded
+    for at in range(_DRAWS if has_names else 0):
+        signs = ((-1,), (-1, 1), (1,))[at % 3]
+        point = {
+            name: Rational(draw.choice(signs) * draw.randint(1, 999), draw.randint(100, 300))
+            for name in sorted(names, key=str)
+        }
+        values = [side.subs(point).evalf(20) for side in sides]
+        parts = [value.as_real_imag() if value.is_number else (value, 1) for value in values]
+        yield tuple(x if abs(y) <= 1e-15 * abs(x) else v for v, (x, y) in zip(values, parts, strict=True))
+
+
+def _split(logarithm: Any) -> Any:
+    """log(a b) as log(a) + log(b), a sum that says that a and b are positive.
+
+    Not log(a (a + 1)), whose domain is the question, and not log(a^2), which is no 2 log(a).
+    """
+    argument = logarithm.args[0]
+    if isinstance(argument, sympy.Pow) and argument.exp.is_Rational and argument.exp.p % 2:
+        return argument.exp * _split(sympy.log(argument.base, evaluate=False))
+    factors = argument.args if isinstance(argument, sympy.Mul) else ()
+    is_unclear = sum(len(factor.free_symbols) for factor in factors) > len(argument.free_symbols)
+    if not factors or len(argument.free_symbols) < 2 or is_unclear:
+        return logarithm
+    return sum(_split(sympy.log(factor, evaluate=False)) for factor in factors)

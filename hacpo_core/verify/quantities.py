@@ -133,7 +133,7 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
         return token.kind in ("letters", "text") or is_fraction
     is_short = len(text) == 1
     is_letter = is_short and token.is_spaced and is_behind_number and text in "msghlLNJWVAKCF"
-    is_word = token.is_spaced and (len(text) > 2 or text in _POWERS)
+    is_word = token.is_spaced and (len(text) > 2 or text in _POWERS or text in ("of", "in"))
     is_known = not is_short and (token.is_spaced or is_behind_number) and known_unit(text) is not None
     return is_letter or is_word or is_known
 
@@ -177,7 +177,7 @@ def _meanings(word: str, *, is_last: bool) -> list[str]:
     lower, unit = word.lower(), known_unit(word)
     if lower in _MEANINGS or lower in _POWERS or re.fullmatch(r"-?\d+|[-/*()]|\*\*", word):
         return _MEANINGS.get(lower, [lower])
-    if lower in _FILLERS and not (lower == "in" and is_last):
+    if lower in _FILLERS and not word.isupper() and not (lower == "in" and is_last):
         return _NOUN
     signs = {lower, *(sign for sign in lower if not sign.isascii())}
     is_noun = word.isalpha() and not (len(word) == 1 and word.isascii()) and not signs & (_NO_NOUNS | AMOUNTS.keys())

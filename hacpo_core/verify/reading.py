@@ -17,23 +17,11 @@ from typing import Any
 import sympy
 from sympy.logic.boolalg import BooleanAtom
 
+from hacpo_core.verify import values as kinds
 from hacpo_core.verify.expressions import expression, number
 from hacpo_core.verify.quantities import AMOUNTS, expression_of, quantity, sum_of_quantities
-from hacpo_core.verify.spelling import Token, end_of, split, text_of, tokens_of, words
-from hacpo_core.verify.values import (
-    Answer,
-    Chain,
-    Conditional,
-    Expression,
-    Listing,
-    Literal,
-    Numbers,
-    Quantity,
-    Ratio,
-    Relation,
-    Side,
-    UnreadError,
-)
+from hacpo_core.verify.spelling import Token, end_of, named, split, text_of, tokens_of, words
+from hacpo_core.verify.values import Answer, Expression, Listing, Numbers, UnreadError
 
 Tokens = Sequence[Token]
 _TENS = {word: 10 * number for number, word in enumerate(words("tens"), start=2)}
@@ -60,14 +48,8 @@ _CLAUSE = re.compile(
     r"(?P<before>.+?)(?: [,;(])? (?:(?P<word>(?:for|where|with|if|when|provided|∀)(?= ).*)"
     r"|(?<=[,;] )(?P<member>\w+ ∈ .*))"
 )
-_DOMAIN = re.compile(
-    r"(?:(?:for|where|with|any|(?P<all>all|every|each|∀)|some|arbitrary|in|∈|is|are|an|a|belongs to|the set of) )*"
-    r"(?:(?P<name>[A-Za-z]|[a-z]{5})(?: |$))?(?:(?:in|∈|is|are|an|a|any|belongs to|the set of) )*"
-    r"(?P<kind>real|integer|natural|rational|complex|positive integer|constant|(?:mathbb)?[RZNQC])?s?"
-    r"(?: (?:numbers?|values?)(?: of)?)?"
-    r"(?: (?P<behind>[A-Za-z]))?(?: \))?"
-)
-_DOMAINS = {"real": "R", "integer": "Z", "natural": "N", "rational": "Q", "complex": "C", "positive integer": "N"}
+_SET_OF_WORD = {word: letter for letter, names in named("domain").items() for word in names.split()}
+_QUANTIFIERS = set(words("quantifier"))
 _ALL_BUT = re.compile(
     r"(?:all )?(?:real (?:numbers|values)|reals|real)(?: of)?(?: [a-z])?"
     r"(?P<but> (?:except|but|other than|excluding)(?: for)?(?: [a-z] =)?)?(?= |$)"
@@ -80,12 +62,13 @@ _NAME = re.compile(
     r"(?: (?!(?:pi|sin|cos|tan|ln|log|exp|sqrt|frac|mathbb\w)(?: |$))[^\W\d_]+| '| _ \{ [^{}]* \}| \})*"
     r"(?: \^ \{ - 1 \}(?= \())?(?: \(.*\))?(?: : [A-Za-z])*|(?:# |\| )[A-Z](?: [∪∩∖] [A-Z])*(?: \|)?"
 )
-_NO_ANSWERS = {"", "nan", "none", "null", "n/a", "na"}
+_NO_ANSWERS = {"", "nan", "none", "null", "n/a", "na", "n.a"}
 _RELATIONS = {"=", "≈", "<", ">", "≤", "≥", "≠", "∈"}
 _SYMPY = {"<": sympy.Lt, ">": sympy.Gt, "≤": sympy.Le, "≥": sympy.Ge, "≠": sympy.Ne}
 _S = sympy.S
 _SETS = dict(zip("RZNQC", (_S.Reals, _S.Integers, _S.Naturals, _S.Rationals, _S.Complexes), strict=True))
 _SETS = {f"mathbb{letter}": numbers for letter, numbers in _SETS.items()} | {"∅": _S.EmptySet}
+_SETS |= {"mathbbR ^ { + }": sympy.Interval.open(0, sympy.oo), "mathbbR ^ { * }": _S.Reals - sympy.FiniteSet(0)}
 _TASKS = {"int", "iint", "oint", "lim", "sum", "prod"}
 _ROWS = {"beginaligned", "beginalign", "begingathered", "beginsplit", "begincases", "beginarray"}
 
@@ -109,22 +92,23 @@ def read(answer: str, *, any_case: bool = False) -> Answer:
     return _time(joined.lower()) or _option(text_of(tokens), any_case) or _base(joined) or _conditional(tokens)
 
 
-def _time(joined: str) -> Literal | None:
-    """A time as on a clock's face; with a.m. or p.m. it has 24 hours, and its face is the shorter form."""
+def _time(joined: str) -> Answer | None:
+    """A time of the day with a.m. or p.m., whose face is the shorter form, or a ratio that may be a time."""
     match = _TIME.fullmatch(joined)
     if match is None or (match[3] and (int(match[1]) > 24 or int(match[2]) > 59)):
         return None
     hours, behind = int(match[1]), f"{match[2]}:{match[3] or '00'}"
     if match[4] is None:
-        return Literal(f"{hours}:{behind}")
-    return Literal(f"{hours % 12 + 12 * (match[4] == 'p')}:{behind}", (f"{hours}:{behind}",))
+        parts = tuple(Expression(sympy.Integer(part)) for part in joined.split(":"))
+        return kinds.Ratio(parts, f"{hours}:{behind}")
+    return kinds.Literal(f"{hours % 12 + 12 * (match[4] == 'p')}:{behind}", (f"{hours}:{behind}",))
 
 
-def _option(text: str, any_case: bool) -> Literal | None:
+def _option(text: str, any_case: bool) -> kinds.Literal | None:
     """The option, yes or no that an answer begins with and does not take back; None if there is none."""
     truth = _TRUTH.match(text.lower())
     letter = _OPTION.match(text) or (any_case and _OPTION.match(text[:1].upper() + text[1:3].upper() + text[3:]))
-    return Literal((truth or letter)[1], is_option=True) if truth or letter else None  # type: ignore[index]
+    return kinds.Literal((truth or letter)[1], is_option=True) if truth or letter else None  # type: ignore[index]
 
 
 def _base(joined: str) -> Answer | None:
@@ -136,7 +120,7 @@ def _base(joined: str) -> Answer | None:
     base, digits = int(name) if name.isdecimal() else _NUMBERS.get(name, 0), match["digits"].upper()
     if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits if digit not in "-."):
         raise UnreadError("no number in a base")
-    return Expression(number(digits), joined) if base == 10 else Literal(f"{digits}_{base}", (match["digits"],))
+    return Expression(number(digits), joined) if base == 10 else kinds.Literal(f"{digits}_{base}", (match["digits"],))
 
 
 def _conditional(tokens: Tokens) -> Answer:
@@ -145,13 +129,13 @@ def _conditional(tokens: Tokens) -> Answer:
     if match is None:
         return _members(tokens)
     before, clause = tokens[: match["before"].count(" ") + 1], match["word"] or match["member"]
-    domain = _DOMAIN.fullmatch(clause)
-    if domain is not None and (domain["kind"] or domain["all"]):
-        name = domain["name"] or domain["behind"]
-        if match["word"] or any(name in token.text for token in before):
-            kind = (domain["kind"] or "").removeprefix("mathbb").replace("constant", "")
-            return Conditional(_members(before), _DOMAINS.get(kind, kind), is_domain=True)
-    return Conditional(_members(before), clause, is_domain=False) if match["word"] else _members(tokens)
+    sets = [_SET_OF_WORD[word] for word in clause.split() if word in _SET_OF_WORD]
+    names = [word for word in clause.split() if word not in _SET_OF_WORD and word not in _QUANTIFIERS]
+    is_domain = bool(sets) and len(names) <= 1 and all(re.fullmatch("[A-Za-z]|[a-z]{5}", name) for name in names)
+    if match["member"] and not (is_domain and any(name in token.text for name in names for token in before)):
+        return _members(tokens)
+    condition = next((letter for letter in sets if letter != "-"), "") if is_domain else clause
+    return kinds.Conditional(_members(before), condition, is_domain)
 
 
 def _members(tokens: Tokens) -> Answer:
@@ -167,7 +151,7 @@ def _members(tokens: Tokens) -> Answer:
         has_relation = any(token.text in _RELATIONS for token in part)
         members += _flat(_both_signs(part if has_relation else [*unequal, *part]))
     joined = next((name for name, sign in (("or", "∨"), ("and", "∧")) if {name, sign} & set(between)), ",")
-    quantities = [member for member in members if isinstance(member, Quantity)]
+    quantities = [member for member in members if isinstance(member, kinds.Quantity)]
     if joined == "and" and len(quantities) == len(members) and len({member.units for member in quantities}) > 1:
         return sum_of_quantities(quantities)
     return Listing("", tuple(members), joined)
@@ -198,13 +182,13 @@ def _both_signs(tokens: list[Token]) -> Answer:
         return _member(tokens)
     if len(places) > 3:
         raise UnreadError("too many signs")
-    is_bound = any(tokens[at].text == "∓" for at in places)
     members: list[Answer] = []
-    for signs in product((1, -1), repeat=1 if is_bound else len(places)):
-        chosen = list(tokens)
-        for at, sign in zip(places, signs * len(places) if is_bound else signs, strict=True):
-            chosen[at] = Token("sign", "+" if (sign == 1) == (tokens[at].text == "±") else "-")
-        members += _flat(_member(chosen))
+    for signs in product("+-", repeat=len(places)):
+        upper = {sign if tokens[at].text == "±" else "-+"[sign == "-"] for at, sign in zip(places, signs, strict=True)}
+        if len(upper) == 1 or "∓" not in text_of(tokens):
+            chosen = dict(zip(places, signs, strict=True))
+            signed = [Token("sign", chosen[at]) if at in chosen else token for at, token in enumerate(tokens)]
+            members += _flat(_member(signed))
     return Listing("", tuple(members), "," if "≠" in text_of(tokens) else "or")
 
 
@@ -230,11 +214,14 @@ def _equation(sides: Sequence[list[Token]]) -> Answer:
         names, point = split(first[1:-1], {","})[0], _side(sides[1])
         if all(map(name_of, names)) and isinstance(point, Listing) and len(point.members) == len(names):
             pairs = zip(names, point.members, strict=True)
-            return Listing("", tuple(Chain((Side(name_of(name), None), Side("", value))) for name, value in pairs))
-    return Chain(tuple(_equation_side(side, is_first=not number) for number, side in enumerate(sides)))
+            return Listing(
+                "",
+                tuple(kinds.Chain((kinds.Side(name_of(name), None), kinds.Side("", value))) for name, value in pairs),
+            )
+    return kinds.Chain(tuple(_equation_side(side, is_first=not number) for number, side in enumerate(sides)))
 
 
-def _equation_side(tokens: list[Token], *, is_first: bool) -> Side:
+def _equation_side(tokens: list[Token], *, is_first: bool) -> kinds.Side:
     name, value = name_of(tokens), None
     try:
         value = _side(tokens)
@@ -242,7 +229,7 @@ def _equation_side(tokens: list[Token], *, is_first: bool) -> Side:
         if not name and not (is_first and tokens and tokens[0].text in _TASKS):
             raise
     is_symbol = isinstance(value, Expression) and value.value.is_Symbol
-    return Side(str(value.value) if is_symbol else name or ("" if value else text_of(tokens)), value)  # type: ignore[union-attr]
+    return kinds.Side(str(value.value) if is_symbol else name or ("" if value else text_of(tokens)), value)  # type: ignore[union-attr]
 
 
 def name_of(tokens: Tokens) -> str:
@@ -254,22 +241,22 @@ def name_of(tokens: Tokens) -> str:
 def _inequality(sides: Sequence[list[Token]], signs: Sequence[str]) -> Answer:
     """The numbers that satisfy inequalities in one variable; an interval if their bounds are letters."""
     bounds = [expression_of(side).value for side in sides]
-    relations = zip(signs, pairwise(bounds), strict=True)
-    if "=" in signs or any(sympy.oo in map(abs, pair) and sign in "≤≥" for sign, pair in relations):
+    pairs = list(zip(signs, pairwise(bounds), strict=True))
+    if not _SYMPY.keys() >= set(signs) or any(sympy.oo in map(abs, pair) and sign in "≤≥" for sign, pair in pairs):
         raise UnreadError("an equation, or closed at infinity")
-    parts = tuple(_SYMPY[sign](*pair) for sign, pair in zip(signs, pairwise(bounds), strict=True) if sign in _SYMPY)
+    parts = tuple(_SYMPY[sign](*pair) for sign, pair in pairs)
     names = set().union(*(bound.free_symbols for bound in bounds))
-    if len(parts) < len(signs) or any(isinstance(part, BooleanAtom) for part in parts):
+    if any(isinstance(part, BooleanAtom) for part in parts):
         raise UnreadError("no inequality")
     if len(names) == 1:
         try:
             return Numbers(_solution(parts, *names), str(*names))
         except (NotImplementedError, TypeError, ValueError):
-            return Relation(parts)
+            return kinds.Relation(parts)
     if len(sides) == 3 and re.fullmatch("[k-z]|[a-z]{2,}", text_of(sides[1])) and set(signs) <= {"<", "≤"}:
         brackets = "(["[signs[0] == "≤"] + ")]"[signs[1] == "≤"]
         return Listing(brackets, (expression_of(sides[0]), expression_of(sides[2])))
-    return Relation(parts)
+    return kinds.Relation(parts)
 
 
 def _solution(parts: Sequence[Any], name: Any) -> Any:
@@ -283,7 +270,7 @@ def _solution(parts: Sequence[Any], name: Any) -> Any:
 
 
 def numbers_of(answer: Answer | None) -> Numbers | None:
-    """An answer as a set of numbers; None if it is none."""
+    """An answer as a set of numbers; None if it is none: a point, repeated members, closed at infinity."""
     if not isinstance(answer, Listing):
         return answer if isinstance(answer, Numbers) else None
     if not answer.brackets:
@@ -291,16 +278,11 @@ def numbers_of(answer: Answer | None) -> Numbers | None:
     values = [member.value for member in answer.members if isinstance(member, Expression)]
     if len(values) < len(answer.members) or any(not value.is_extended_real for value in values):
         return None
-    return _set_of(values, answer.brackets)
-
-
-def _set_of(values: Sequence[Any], brackets: str) -> Numbers | None:
-    """A finite set or an interval; None for repeated members, a point, or an interval closed at infinity."""
-    if brackets == "{}":
+    if answer.brackets == "{}":
         return Numbers(sympy.FiniteSet(*values)) if len(set(values)) == len(values) else None
-    is_closed = any(abs(value) == sympy.oo and sign in "[]" for value, sign in zip(values, brackets, strict=False))
-    is_interval = len(values) == 2 and not is_closed
-    return Numbers(sympy.Interval(*values, brackets[0] == "(", brackets[1] == ")")) if is_interval else None
+    ends = list(zip(values, answer.brackets, strict=False))
+    is_interval = len(values) == 2 and not any(abs(value) == sympy.oo and sign in "[]" for value, sign in ends)
+    return Numbers(sympy.Interval(*values, *(sign in "()" for _, sign in ends))) if is_interval else None
 
 
 def _joined_numbers(answer: Listing) -> Numbers | None:
@@ -325,7 +307,7 @@ def _side(tokens: list[Token]) -> Answer:
     answer = _set_operation(tokens) if has_operation else _bracketed(tokens)
     if answer is None and ":" in text:
         parts, between = split(tokens, {":"})
-        answer = Ratio(tuple(map(expression_of, parts))) if between else None
+        answer = kinds.Ratio(tuple(map(expression_of, parts))) if between else None
     return answer or _words(tokens) or quantity(tokens)
 
 
@@ -403,7 +385,7 @@ def _builder(inner: list[Token]) -> Answer | None:
     return Numbers(sympy.Intersection(_set(head[1]) if signs else sympy.S.Reals, numbers.numbers))
 
 
-def _words(tokens: Tokens) -> Literal | None:
+def _words(tokens: Tokens) -> kinds.Literal | None:
     """A few words, or an ellipsis; None if the tokens are something else."""
     words = [token for token in tokens if token.word]
     is_text = (
@@ -417,4 +399,4 @@ def _words(tokens: Tokens) -> Literal | None:
     if len(words) == 1 and len(tokens) > 1 and tokens[-1].text == "'":
         return None
     start = len(words) > 1 and words[0].word in ("a", "an", "the")
-    return Literal("".join(token.text for token in tokens[start:]).lower())
+    return kinds.Literal("".join(token.text for token in tokens[start:]).lower())

@@ -75,9 +75,10 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Parts between colons."""
+    """Parts between colons; `time` is not empty if they may be a time of the day: 3:45:00."""
 
     parts: tuple[Expression, ...]
+    time: str = ""
 
 
 @dataclass(frozen=True, slots=True)

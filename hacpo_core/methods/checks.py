@@ -1,5 +1,7 @@
 """Checks of what a part of a method returns, where it is called: shapes, finite values, known keys.
 
+Each function raises a MethodError if the class raised an error or returned anything else than its base class says.
+
 Shapes: R response of one agent, N token of one agent's responses, B row of a mini-batch or micro-batch, T token.
 """
 
@@ -51,12 +53,7 @@ def errors_of(owner: str) -> Iterator[None]:
 
 
 def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[list[SampleSpec], State]:
-    """A plan's specs and its next state.
-
-    Raises:
-        MethodError: it raised an error, or asks for nothing, for problems of other steps, for one sample twice, or for
-            other limits than the configured ones with fewer tokens.
-    """
+    """A plan's specs and its next state."""
     owner = f"method.plan ({plan.name}), step {task.step}, {task.agent}"
     with errors_of(owner):
         plan_specs, next_state = plan.plan(task, state)
@@ -81,11 +78,7 @@ def checked_specs(plan: SamplingPlan, task: PlanTask, state: State) -> tuple[lis
 
 
 def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
-    """The step with the estimator's shaped rewards.
-
-    Raises:
-        MethodError: it raised an error, or returned invalid rewards.
-    """
+    """The step with the estimator's shaped rewards."""
     owner = f"method.estimate ({estimator.name}), step {scored.step}: shape"
     with errors_of(owner):
         shaped_R = dict(estimator.shape(scored))
@@ -96,11 +89,7 @@ def checked_shape(estimator: Estimator, scored: ScoredStep) -> ScoredStep:
 
 
 def checked_teachers(estimator: Estimator, scored: ScoredStep, state: State) -> Mapping[str, str]:
-    """The teacher of each learner that has one.
-
-    Raises:
-        MethodError: it raised an error, or named anything but another agent.
-    """
+    """The teacher of each learner that has one."""
     owner = f"method.estimate ({estimator.name}), step {scored.step}: teachers"
     with errors_of(owner):
         teachers = dict(estimator.teachers(scored, state))
@@ -112,11 +101,7 @@ def checked_teachers(estimator: Estimator, scored: ScoredStep, state: State) -> 
 
 
 def checked_token_advantage(estimator: Estimator, difference_N: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Terms added to the advantages of the tokens.
-
-    Raises:
-        MethodError: it raised an error, or returned anything but one finite number per token.
-    """
+    """Terms added to the advantages of the tokens."""
     owner = f"method.estimate ({estimator.name}): token_advantage"
     with errors_of(owner):
         added_N = estimator.token_advantage(difference_N)
@@ -127,17 +112,7 @@ def checked_token_advantage(estimator: Estimator, difference_N: NDArray[np.float
 def checked_estimate(
     estimator: Estimator, scored: ScoredStep, sources: Mapping[str, Sequence[str]], state: State
 ) -> tuple[Estimate, State]:
-    """An estimate and the estimator's next state.
-
-    Args:
-        estimator: the method's.
-        scored: its input.
-        sources: by learner, the agents whose rows it may train on.
-        state: of the previous step.
-
-    Raises:
-        MethodError: it raised an error, or its estimate is invalid or lacks a learner or source.
-    """
+    """An estimate and the estimator's next state; `sources` has, by learner, agents whose rows it may train on."""
     owner = f"method.estimate ({estimator.name}), step {scored.step}"
     with errors_of(owner):
         estimate, next_state = estimator.estimate(scored, state)
@@ -159,11 +134,7 @@ def checked_estimate(
 
 
 def checked_batches(builder: Builder, history: History, state: State) -> tuple[list[list[RowKey]], State]:
-    """A learner's mini-batches and the builder's next state.
-
-    Raises:
-        MethodError: it raised an error, or returned invalid mini-batches or rows that the learner may not take.
-    """
+    """A learner's mini-batches and the builder's next state."""
     owner = f"method.build ({builder.name}), step {history.step}, {history.learner}"
     with errors_of(owner):
         batches, next_state = builder.build(history, state)
@@ -190,11 +161,7 @@ def checked_batches(builder: Builder, history: History, state: State) -> tuple[l
 def checked_log_centers(
     objective: Objective, first_log_ratios: Callable[[], Mapping[str, NDArray[np.float64]]], state: State
 ) -> tuple[dict[str, float], State]:
-    """An objective's log-ratios to subtract, by agent, and its next state.
-
-    Raises:
-        MethodError: it raised an error, or returned anything but finite numbers.
-    """
+    """An objective's log-ratios to subtract, by agent, and its next state."""
     owner = f"method.objective ({objective.name}): log_centers"
     with errors_of(owner):
         centers, next_state = objective.log_centers(first_log_ratios, state)
@@ -215,11 +182,7 @@ def check_surrogate(surrogate: Surrogate, rows: LossRows, logprob_BT: Tensor, ow
 
 
 def checked_row_weights(objective: Objective, source_B: Tensor, num_tokens_B: Tensor, *, max_tokens: int) -> Tensor:
-    """An objective's weights of a mini-batch's rows.
-
-    Raises:
-        MethodError: it raised an error, or returned anything but one finite number per row.
-    """
+    """An objective's weights of a mini-batch's rows."""
     owner = f"method.objective ({objective.name}): row_weights"
     with errors_of(owner):
         weight_B = objective.row_weights(source_B, num_tokens_B, max_tokens=max_tokens)

@@ -73,7 +73,7 @@ def _exchange_on_a_rank() -> tuple[Path, bool, list[Path]]:
     return folder, is_read, own
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_ranks_of_one_machine_read_one_copy() -> None:
     (folder, is_read, first), (other, other_reads, second) = on_ranks(2, _exchange_on_a_rank)
     assert is_read
@@ -94,7 +94,7 @@ def _full_on_a_rank() -> str:
     return str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_full_disk_of_the_writer_is_one_error_on_every_rank() -> None:
     for message in on_ranks(2, _full_on_a_rank):
         assert "No space left on device; free some space there, or set TMPDIR" in message

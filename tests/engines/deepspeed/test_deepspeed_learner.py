@@ -32,7 +32,7 @@ from tests.engines.ranks import on_ranks
 from tests.engines.small import scored, small_model
 from tests.engines.training import GRPO, HACPO, LINEAR, Seen, optimizer_tensors, requests, rows_of, run, weights
 
-pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
+pytestmark = [pytest.mark.deepspeed, pytest.mark.system]
 STAGES = (0, 1, 2, 3)
 ALONE = [3, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (0, 1, 2))]
 """stages for what one rank does; `make test` runs the one that differs most from torch"""
@@ -350,7 +350,6 @@ def test_moments_that_were_lost_would_be_seen(interrupted: Trained, undisturbed:
     assert (found.weights - undisturbed.weights).abs().max() > 10 * TOLERANCE
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("stage", ALONE)
 def test_restart_on_one_rank_is_bit_identical(stage: int, dtype: str) -> None:

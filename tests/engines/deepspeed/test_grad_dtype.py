@@ -17,7 +17,7 @@ from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from tests.engines.small import VOCAB_SIZE, Row, minibatch, own_row, small_model
 from tests.engines.training import LINEAR, optimizer_tensors
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 
 NUM_PASSES = 192
 BF16 = EngineConfig(dtype="bfloat16", micro_batch_tokens=1)  # every row a pass of its own
@@ -84,7 +84,6 @@ def test_sum_in_float32_is_exact_where_a_sum_in_bfloat16_is_off_by_a_percent(exa
     assert error(step_of(replace(BF16, grad_dtype="float32")), exact) < 1e-4
 
 
-@pytest.mark.system
 @pytest.mark.deepspeed
 @pytest.mark.parametrize(
     "deepspeed",

@@ -72,7 +72,7 @@ def find(endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", FIND], env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_model_is_fetched_by_its_name_once_and_without_files_that_could_run_code(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     model = small_model()

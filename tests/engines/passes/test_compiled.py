@@ -21,6 +21,8 @@ from hacpo_core.errors import ConfigError, EngineError
 from tests.engines.small import small_model
 from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weights
 
+pytestmark = pytest.mark.system
+
 PLAIN = EngineConfig(micro_batch_tokens=24)
 COMPILED = replace(PLAIN, compile=True)
 
@@ -49,10 +51,9 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(logprobs, "_compiled_once", cache(logprobs.compiled_function))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "recomputes"),
-    [("aot_eager", False), ("aot_eager", True), pytest.param("inductor", True, marks=pytest.mark.system)],
+    [("aot_eager", False), ("inductor", True)],
     indirect=["backend"],
 )
 def test_update_and_sampling_are_those_of_plain_layers(backend: None, recomputes: bool) -> None:
@@ -65,7 +66,6 @@ def test_update_and_sampling_are_those_of_plain_layers(backend: None, recomputes
 
 
 @pytest.mark.deepspeed
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager"], indirect=True)
 @pytest.mark.parametrize("stage", [1, 2])
 def test_deepspeed_trains_compiled_layers(backend: None, stage: int) -> None:
@@ -84,10 +84,7 @@ def test_deepspeed_trains_compiled_layers(backend: None, stage: int) -> None:
     assert counters["frames"]["ok"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.system)], indirect=["backend"]
-)
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"], indirect=["backend"])
 @pytest.mark.parametrize(("temperature", "has_entropy_gradient"), [(1.0, False), (0.7, True)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scores_and_gradients_of_a_compiled_head(

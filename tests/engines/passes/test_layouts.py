@@ -297,7 +297,7 @@ def test_model_that_shares_prompts_computes_and_is_saved_as_before(tmp_path: Pat
     assert NAME not in (tmp_path / "config.json").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_first_rank_decides_for_all() -> None:
     assert on_ranks(2, layout_where_ranks_disagree, "a whim", None) == ["padded"] * 2
 

@@ -182,7 +182,7 @@ print(memory("VmHWM") - held)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_peak_memory_is_below_an_eighth_of_the_naive_way() -> None:
     result = subprocess.run([sys.executable, "-c", _MEASURE], check=True, capture_output=True, text=True, timeout=280)

@@ -45,7 +45,7 @@ def test_missing_extra_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPa
         pytest.param("vllm", marks=[pytest.mark.vllm, needs("vllm")]),
         pytest.param("deepspeed", marks=[pytest.mark.deepspeed, pytest.mark.soak, needs("deepspeed")]),
         pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.system, needs("ray")]),
-        pytest.param("peft", marks=needs("peft")),
+        pytest.param("peft", marks=[pytest.mark.system, needs("peft")]),
     ],
 )
 def test_installed_extra_trains_a_step_and_leaves_nothing(module: str, leftovers: Callable[[], list[str]]) -> None:

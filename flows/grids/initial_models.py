@@ -13,6 +13,7 @@ from flows.planning.plans import Plan, initial_models
 from flows.service.processes import end_with_parent
 from hacpo_core.config.threads import usable_cores
 from hacpo_core.errors import EngineError
+from hacpo_core.placement.initial_model import SHIPPED_MODELS
 
 
 def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
@@ -27,6 +28,8 @@ def make_initial_models(plans: Sequence[Plan], *, num_workers: int) -> None:
     models = [model for plan in plans for model in initial_models(plan.config).values() if model.device == "cpu"]
     missing_models = {model.folder: model for model in models}
     missing_models = {folder: model for folder, model in missing_models.items() if not folder.is_dir()}
+    for folder in [folder for folder in missing_models if (SHIPPED_MODELS / folder.name).is_dir()]:
+        missing_models.pop(folder).make()  # copied
     if not missing_models:
         return
     context = multiprocessing.get_context("forkserver")

@@ -16,7 +16,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from shutil import copytree
 from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import AgentConfig, digest_of
@@ -43,6 +45,8 @@ MAX_TOKENS = 4096
 """most tokens of a warm-up's example, prompt and solution together"""
 RECIPE_VERSION = 2
 """Raise it when the same inputs would give a different warmed-up model, so that old caches are not used."""
+SHIPPED_MODELS = Path(__file__).parents[1] / "tiny" / "warm"
+"""folder of warmed-up models that come with the package, by the names of their folders: those of the pair tiny"""
 MARKER_FILE = "warm_up.json"
 """file in a warmed-up model's folder with its inputs and the results of the warm-up"""
 _log = logging.getLogger(__name__)
@@ -159,11 +163,14 @@ class InitialModel:
         Raises:
             HacpoError: a folder or file cannot be used, or the two models of a warm-up have different vocabularies.
         """
-        base = self.make_base()
         if self.agent.warm_up is None:
-            return base
+            return self.make_base()
         folder = self.folder
-        make_folder(folder, lambda target: self._warm_up(base, target, progress))
+        if (SHIPPED_MODELS / folder.name).is_dir():
+            make_folder(folder, partial(copytree, SHIPPED_MODELS / folder.name, dirs_exist_ok=True))
+        else:
+            base = self.make_base()
+            make_folder(folder, lambda target: self._warm_up(base, target, progress))
         marker = folder / MARKER_FILE
         if not marker.is_file() or read_json(marker).get("digest") != digest_of(self._inputs()):
             raise ModelError(f"{folder} is not the model of {self.field}; remove the folder to create it again")

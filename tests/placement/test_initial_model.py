@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flows.planning.compose import compose, load_config
-from flows.planning.plans import Plan, check_contents, plan
+from flows.planning.plans import Plan, check_contents, initial_models, plan
 from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, TinyModelConfig, WarmUpConfig
@@ -29,7 +29,7 @@ from hacpo_core.data.prompts import format_messages, render_prompts
 from hacpo_core.engines.models.loading import load_tokenizer
 from hacpo_core.errors import ConfigError, DataError, ModelError
 from hacpo_core.phases.runner import DirectRunner
-from hacpo_core.placement.initial_model import MARKER_FILE, InitialModel
+from hacpo_core.placement.initial_model import MARKER_FILE, SHIPPED_MODELS, InitialModel
 from hacpo_core.records import Message
 from hacpo_core.store.steps import StepStore
 from hacpo_core.warm_up.solutions import read_solutions, solution_rows
@@ -166,6 +166,23 @@ if sys.argv[2] == "writing":
     initial_model.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 make(Path(sys.argv[1]), progress=progress)
 """
+
+
+def test_models_of_the_pair_tiny_come_with_the_package(tmp_path: Path) -> None:
+    models = initial_models(compose("tiny", "hacpo", overrides=[f"runtime.runs_dir={tmp_path}"])).values()
+    assert {model.folder.name for model in models} == {folder.name for folder in SHIPPED_MODELS.iterdir()}
+
+    class Begun(Exception):
+        pass
+
+    def first_step(step: int, num_steps: int, loss: float) -> None:
+        raise Begun(loss)
+
+    for model in models:
+        marker = json.loads((model.make() / MARKER_FILE).read_text())
+        with pytest.raises(Begun) as begun:
+            model._warm_up(model.make_base(), tmp_path, first_step)
+        assert begun.value.args[0] == pytest.approx(marker["first_loss"], rel=1e-3)
 
 
 @pytest.mark.system

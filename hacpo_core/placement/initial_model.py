@@ -46,7 +46,8 @@ MAX_TOKENS = 4096
 RECIPE_VERSION = 2
 """Raise it when the same inputs would give a different warmed-up model, so that old caches are not used."""
 SHIPPED_MODELS = Path(__file__).parents[1] / "tiny" / "warm"
-"""folder of warmed-up models that come with the package, by the names of their folders: those of the pair tiny"""
+"""warmed-up models that come with the package: those of the pair tiny. If its declaration or the recipe changes,
+replace them by the folders that `hacpo demo` then makes in runs/models."""
 MARKER_FILE = "warm_up.json"
 """file in a warmed-up model's folder with its inputs and the results of the warm-up"""
 _log = logging.getLogger(__name__)

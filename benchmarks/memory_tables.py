@@ -9,8 +9,7 @@ from pathlib import Path
 
 from flows.planning.capacity import with_memory_plan, with_ranks
 from flows.planning.compose import compose
-from flows.planning.memory import peak_gib, sizes_of
-from flows.planning.published_models import published_shapes
+from flows.planning.memory import peak_gib, published_shapes, sizes_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
 BEGIN, END = "<!-- table: python -m benchmarks.memory_tables -->", "<!-- end of table -->"

@@ -20,11 +20,7 @@ def grid_flow(
 ) -> list[str]:
     """Plan a grid and submit its missing experiments with low priority; returns once all of them are in the queue.
 
-    Args:
-        grid: name in experiments/grids, or a YAML file.
-        runs_dir: folder of all runs; default: the worker's.
-        hardware: replaces that of the grid.
-        overrides: each "section.field=value", applied to every experiment.
+    Arguments are those of `hacpo grid`; the folder of all runs is the worker's if none is given.
 
     Returns:
         ids of the submitted experiments.

@@ -42,7 +42,6 @@ def health(
     row. It changes no result and stops no run. The terminal, the log, the dashboard, MLflow's tag hacpo.health and
     reports show it.
     """
-    from flows.planning.health_table import health_entries
-    from flows.planning.reference import entries_named, print_entries
+    from flows.planning.reference import entries_named, health_entries, print_entries
 
     print_entries(entries_named(health_entries(), name), form)

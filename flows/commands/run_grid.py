@@ -27,8 +27,9 @@ from flows.runs.results import read_final
 from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from flows.service.gpu_locks import visible_devices
 from flows.service.prefect_server import ensure_server, find_server, log_in_hint
+from flows.service.processes import slots_here
 from flows.service.schedule import RefusedError, Schedule
-from flows.service.worker import find_worker, slots_here, worker_here
+from flows.service.worker import find_worker, worker_here
 from hacpo_core.config.addresses import without_password
 from hacpo_core.config.counts import num_processes, occupied_gpus, total_updates
 from hacpo_core.config.threads import num_threads, usable_cores

@@ -122,22 +122,18 @@ def export(
 def audit_verifier(
     source: Annotated[str, typer.Argument(help="id of an experiment, or a JSONL or Parquet file of gold answers")],
     answer_field: Annotated[str, typer.Option(help="column of a file's gold answers")] = "answer",
-    num: Annotated[int, typer.Option(min=0, help="number of rows that are printed")] = 20,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """Show the verdicts of a run, those that a reader should check first, or what cannot be read in a file.
-
-    First come answers that were refused though they have the gold answer's letters, accepted though they have other
-    numbers, and unscored ones.
-    """
+    """List the gold answers that the verifier cannot read: answers that are spelled otherwise stay unscored."""
     from flows.planning.plans import find_plan
-    from flows.runs.verdicts import print_verdicts, unreadable_in_file, verdicts_of_run
+    from flows.runs.verifier import known_unreadable_golds, unreadable_in_file
 
     if Path(source).is_file():
-        for line in unreadable_in_file(Path(source), answer_field):
-            print(line)
+        lines = list(unreadable_in_file(Path(source), answer_field))
     else:
-        print_verdicts(verdicts_of_run(find_plan(runs_dir, source)), num)
+        golds_by_set = known_unreadable_golds(find_plan(runs_dir, source).root)
+        lines = [f"{name}: {gold}" for name, golds in golds_by_set.items() for gold in golds]
+    print("\n".join(lines or ["no gold answer is known that cannot be read"]))
 
 
 def sync(

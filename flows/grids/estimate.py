@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.grids.planner import GridPlan, RateConfig
-from flows.planning.memory import folder_shape, sizes_of
+from flows.planning.memory import folder_shape, published_shapes, sizes_of
 from flows.planning.plans import Plan
-from flows.planning.published_models import published_shapes
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after, num_gpus, num_processes, num_ranks, num_samples, num_sources
 from hacpo_core.data.arithmetic import split_expressions

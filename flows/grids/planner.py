@@ -17,9 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from flows.planning.capacity import check_fits, with_memory_plan, with_ranks
 from flows.planning.compose import compose, merged
 from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
-from flows.planning.memory import sizes_of
+from flows.planning.memory import published_shapes, sizes_of
 from flows.planning.plans import Plan, plan
-from flows.planning.published_models import published_shapes
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridCell
 from flows.records.states import experiment_status
@@ -123,10 +122,9 @@ def load_grid(name: str) -> GridConfig:
             if OmegaConf.select(OmegaConf.create(entry.settings), forbidden) is not None:
                 raise ConfigError(f"grid {name}: an entry sets {forbidden}; use {instead}")
     rates = grid.rates
-    if rates is not None and not all(
-        rate > 0
-        for rate in (rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s)
-        + (() if rates.billions is None else (rates.billions,))
+    if (
+        rates is not None
+        and min(rates.response_tokens, rates.sampled_tokens_per_gpu_s, rates.trained_tokens_per_gpu_s) <= 0
     ):
         raise ConfigError(f"grid {name}: rates must be above 0; fix its file")
     return grid

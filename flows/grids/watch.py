@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from flows.planning.plans import Plan
-from flows.records.states import ExperimentStatus, experiment_status
+from flows.records.states import experiment_status
 from flows.runs.display import Bars
 from flows.service.experiment_state import ScheduledRun, state_of
 from flows.service.schedule import RefusedError, Schedule
@@ -69,7 +69,8 @@ class _OpenExperiments:
         are_runs_current = time.monotonic() - self._asked_at > ASK_EVERY_S and self._ask()
         for name, root in list(self.roots.items()):
             status, run = experiment_status(root), self._runs.get(name)
-            self._show(name, status)
+            if status.state == "running" and (progress := status.progress) is not None:
+                self._bars.show(name, progress.step, progress.num_steps, progress.brief_reward)
             state, reason = state_of(status, run), None
             if not root.is_dir():
                 reason = "its folder was deleted"
@@ -95,8 +96,3 @@ class _OpenExperiments:
             return False
         self._run_ids |= {run.experiment: run.id for run in self._runs.values() if run.is_live}
         return True
-
-    def _show(self, name: str, status: ExperimentStatus) -> None:
-        progress = status.progress
-        if status.state == "running" and progress is not None:
-            self._bars.show(name, progress.step, progress.num_steps, progress.brief_reward)

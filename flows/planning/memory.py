@@ -12,21 +12,18 @@ engine that sleeps hold memory of their own.
 
 from __future__ import annotations
 
+import csv
+import json
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import (
-    checkpointing,
-    has_reference,
-    longest_sequence,
-    num_ranks,
-    recomputed_layers,
-)
+from hacpo_core.config.counts import checkpointing, has_reference, longest_sequence, num_ranks, recomputed_layers
 from hacpo_core.config.engine import MAX_PLACES
 from hacpo_core.config.samplers import sampler_of
 from hacpo_core.errors import ModelError
@@ -345,3 +342,26 @@ def min_gpu_gib() -> float | None:
     except (OSError, subprocess.SubprocessError):  # no NVIDIA GPU
         return None
     return min((int(line) / 1024 for line in output.split() if line.isdigit()), default=None)
+
+
+@cache
+def published_models() -> dict[str, dict[str, str]]:
+    """Shape fields of each model of the paper, by hub name."""
+    text = (files("experiments") / "published" / "model_shapes.csv").read_text(encoding="utf-8")
+    return {row.pop("model"): row for row in csv.DictReader(text.splitlines())}
+
+
+@cache
+def published_shape(name: str) -> ModelShape:
+    """Shape of a model of the paper."""
+    from transformers import AutoConfig  # importing takes two seconds, and other models do not need it
+
+    fields = dict(published_models()[name])
+    kind = fields.pop("model_type")
+    return model_shape(AutoConfig.for_model(kind, **{field: json.loads(value) for field, value in fields.items()}))
+
+
+def published_shapes(config: ExperimentConfig) -> dict[str, ModelShape]:
+    """Shapes of an experiment's agents that are models of the paper, by agent name."""
+    agents = config.pair.agents.items()
+    return {k: published_shape(agent.path) for k, agent in agents if agent.path in published_models()}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hacpo_core.errors import ConfigError, did_you_mean
+from hacpo_core.phases.health_rules import RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,11 @@ def _indented(text: str) -> str:
     if "\n" in text:
         return textwrap.indent(text, "    ")
     return textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+
+
+def health_entries() -> list[Entry]:
+    """An entry for each rule of health: when it holds, what it reads, and what to do."""
+    return [
+        Entry("health", rule.name, f"holds when {rule.criterion}", (f"Reads: {', '.join(rule.metrics)}", rule.remedy))
+        for rule in RULES.values()
+    ]

@@ -28,11 +28,6 @@ class ProbeReport:
     findings: Sequence[ProbeFinding]
 
     @property
-    def title(self) -> str:
-        """Pair and method."""
-        return f"{self.plan.config.pair.name}, {self.plan.config.method.name}"
-
-    @property
     def summary(self) -> str:
         """What was measured."""
         first = next(iter(self.probe.agents.values()))
@@ -42,21 +37,6 @@ class ProbeReport:
             f"any training, seed {config.seed}, hardware {self.hardware} ({config.engine.device} in "
             f"{config.engine.dtype}). It would become {self.plan.id}."
         )
-
-    @property
-    def agents(self) -> pd.DataFrame:
-        """A line per figure, a column per agent."""
-        limit = sampler_limit(self.plan.config.engine.dtype)
-        columns = {name: _agent_lines(agent, limit) for name, agent in self.probe.agents.items()}
-        lines = list(next(iter(columns.values())))
-        return pd.DataFrame(
-            {"": lines, **{name: [figures[line] for line in lines] for name, figures in columns.items()}}
-        )
-
-    @property
-    def pairs(self) -> pd.DataFrame | None:
-        """A line per ordered pair; None if no agent trains on another's rows."""
-        return pd.DataFrame([_pair_line(pair) for pair in self.probe.pairs]) if self.probe.pairs else None
 
     @property
     def costs(self) -> pd.DataFrame:
@@ -102,7 +82,8 @@ class ProbeReport:
 
     def as_text(self) -> str:
         """For a terminal."""
-        parts = [f"Probe of {self.title}", self.summary, ""]
+        config = self.plan.config
+        parts = [f"Probe of {config.pair.name}, {config.method.name}", self.summary, ""]
         for name, agent in self.probe.agents.items():
             parts += [
                 f"First prompt of {name}:",
@@ -110,9 +91,12 @@ class ProbeReport:
                 "its first response:",
                 _indented(agent.response),
             ]
-        parts += ["", self.agents.to_string(index=False)]
-        if self.pairs is not None:
-            parts += ["", "Other agents' rows", self.pairs.to_string(index=False)]
+        limit = sampler_limit(config.engine.dtype)
+        agents = {name: _agent_lines(agent, limit) for name, agent in self.probe.agents.items()}
+        parts += ["", pd.DataFrame(agents).to_string()]
+        if self.probe.pairs:
+            pairs = [_pair_line(pair) for pair in self.probe.pairs]
+            parts += ["", "Other agents' rows", pd.DataFrame(pairs).to_string(index=False)]
         parts += ["", self.costs.to_string(index=False), self.memory, "", "Findings"]
         parts += [f"- {finding.message}" for finding in self.findings] or ["Nothing speaks against this training."]
         return "\n".join(parts)

@@ -69,18 +69,6 @@ def last_trained_step(plan: Plan) -> int:
     return next((step for step in steps if updates <= set(store.committed(step))), 0)
 
 
-def checked_step(plan: Plan, step: int | None) -> int:
-    """The step to evaluate after; None: the last one.
-
-    Raises:
-        ConfigError: the experiment has not reached that step.
-    """
-    last = last_trained_step(plan)
-    if not 0 <= (last if step is None else step) <= last:
-        raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
-    return last if step is None else step
-
-
 def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watcher | None = None) -> pd.DataFrame:
     """Evaluate every agent on the plan's benchmarks; shards that are already committed are reused.
 
@@ -103,7 +91,10 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     watcher = watcher or Watcher()
     is_tracked = plan_tracking_uri(plan) is not None  # fails early if it contains a password
     check_questions(plan)
-    step, last = checked_step(plan, step), last_trained_step(plan)
+    last = last_trained_step(plan)
+    step = last if step is None else step
+    if not 0 <= step <= last:
+        raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
     with open_experiment(plan) as (experiment, benchmarks):
         with waited_for(experiment, runner):
             evaluate_agents(experiment, step, list(benchmarks), benchmarks, runner, watcher.evaluated)

@@ -21,12 +21,7 @@ DECLARATIONS = Path(__file__).with_name("prefect.yaml")
 
 
 def connect(url: str, auth: str) -> SyncPrefectClient:
-    """A client of a server.
-
-    Args:
-        url: address without /api.
-        auth: "user:password", empty for none.
-    """
+    """A client of the server at an address without /api; `auth` is "user:password", empty for none."""
     return SyncPrefectClient(f"{url}/api", auth_string=auth or None)
 
 

@@ -9,7 +9,6 @@ import fcntl
 import itertools
 import logging
 import os
-import stat
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -97,7 +96,7 @@ def locked_devices(devices: Sequence[str], number: int, folder: Path) -> Iterato
         folder: of the lock files.
 
     Raises:
-        EngineError: a lock file is not a regular file, or cannot be opened.
+        EngineError: a lock file cannot be opened.
     """
     number, cards = min(number, len(devices)), cards_of(devices)
     logged_at = 0.0
@@ -124,14 +123,9 @@ def _lock_file(folder: Path, card: str) -> IO[str]:
             descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             os.fchmod(descriptor, 0o644)  # regardless of the umask
             return os.fdopen(descriptor)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
     except OSError as error:
         raise EngineError(f"{path}: {error.strerror}; it is not a GPU lock file, have its owner remove it") from error
-    file = os.fdopen(descriptor)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise EngineError(f"{path}: expected a regular file as GPU lock, got something else; have its owner remove it")
-    return file
 
 
 def _try_lock(file: IO[str]) -> bool:

@@ -149,6 +149,12 @@ def worker_record(runs_dir: Path) -> Record:
     return Record(home_of(runs_dir), f"worker.{socket.gethostname()}")
 
 
+def slots_here(runs_dir: Path) -> int | None:
+    """Experiments at a time of the `hacpo worker` of this runs folder on this machine; None if there is none."""
+    record = worker_record(runs_dir)
+    return int((record.read() or {}).get("slots", 1)) if record.process() is not None else None
+
+
 @contextmanager
 def only_one(path: Path) -> Iterator[bool]:
     """Try to hold a lock file for the block; yields whether that succeeded.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
-from prefect.client.schemas.objects import FlowRun, Worker
+from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectException
 from prefect.states import Cancelled, Cancelling
@@ -22,9 +23,10 @@ from prefect.states import Cancelled, Cancelling
 from flows.records.failures import FAILURE_FILE
 from flows.records.files import experiments_dir
 from flows.records.states import CONFIG_FILE, experiment_status
-from flows.service.deployments import POOL, connect, deploy
+from flows.service.deployments import connect, deploy
 from flows.service.experiment_state import ScheduledRun, state_of
 from flows.service.prefect_server import PrefectServer
+from flows.service.processes import slots_here
 from hacpo_core.errors import HacpoError, ServerError, first_line
 
 FOLDER_TAG = "runs:"
@@ -40,7 +42,7 @@ class RefusedError(HacpoError):
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker that is online."""
+    """A `hacpo worker`, by its host."""
 
     name: str
     num_slots: int
@@ -81,18 +83,9 @@ class Schedule:
         return [run for page in itertools.islice(pages, _MAX_PAGES) for run in page]
 
     def workers(self) -> Sequence[WorkerRecord]:
-        """The online worker, if there is one."""
-        workers: list[Worker] = []
-        with prefect_errors():
-            try:
-                workers = self.client.read_workers_for_work_pool(POOL)
-            except httpx.HTTPStatusError as error:
-                if error.response.status_code != httpx.codes.NOT_FOUND:  # a fresh server has no pool yet
-                    raise
-        # A worker that was replaced appears online for a while under its name, which holds its number of slots.
-        online = [worker for worker in workers if worker.status == "ONLINE" and worker.last_heartbeat_time is not None]
-        newest = sorted(online, key=lambda worker: str(worker.last_heartbeat_time))[-1:]
-        return [WorkerRecord(worker.name, slots_of(worker.name)) for worker in newest]
+        """The worker of this folder, if there is one."""
+        num_slots = slots_here(self._runs_dir)
+        return [] if num_slots is None else [WorkerRecord(socket.gethostname(), num_slots)]
 
     def start(self, experiment: str, priority: str = "normal") -> ScheduledRun:
         """Submit a planned experiment, or resubmit it; training continues from its last committed phase.
@@ -211,17 +204,6 @@ def flow_run_pages(
             return
         yield page
         offset += len(page)
-
-
-def worker_name(host: str, num_slots: int) -> str:
-    """Name of a worker, which includes its number of slots, so that all pages show it."""
-    return f"{host} ({num_slots} at a time)"
-
-
-def slots_of(name: str) -> int:
-    """Number of slots in a worker's name; 1 for a worker that hacpo did not name."""
-    number = name.rpartition("(")[2].partition(" ")[0]
-    return int(number) if number.isdigit() else 1
 
 
 def scheduled_run(run: FlowRun) -> ScheduledRun:

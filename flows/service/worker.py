@@ -46,12 +46,6 @@ def find_worker(runs_dir: Path) -> psutil.Process | None:
     return worker_record(runs_dir).process()
 
 
-def slots_here(runs_dir: Path) -> int | None:
-    """Experiments at a time of the `hacpo worker` of this runs folder on this machine; None if there is none."""
-    record = worker_record(runs_dir)
-    return int((record.read() or {}).get("slots", 1)) if record.process() is not None else None
-
-
 def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
     """Run a worker until SIGTERM or Ctrl-C, then stop it and its experiments, which can be resumed later.
 

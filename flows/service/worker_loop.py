@@ -18,7 +18,7 @@ from flows.service.deployments import POOL, deploy
 from flows.service.prefect_server import PrefectServer, ensure_server, log_in_hint, server_process, use_server
 from flows.service.processes import acquire, end_descendants, home_of, inode_of, rotate_logs, worker_record
 from flows.service.reconciler import Reconciler
-from flows.service.schedule import Schedule, worker_name
+from flows.service.schedule import Schedule
 
 _log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
@@ -62,7 +62,7 @@ class _Service:
     async def _work(self) -> None:
         self._task = asyncio.current_task()
         self._has_begun.set()
-        worker = ProcessWorker(POOL, name=worker_name(socket.gethostname(), self._num_slots), limit=self._num_slots)
+        worker = ProcessWorker(POOL, name=socket.gethostname(), limit=self._num_slots)
         await worker.start(printer=partial(print, flush=True))
 
     def check_once(self, reconciler_lock: IO[bytes]) -> None:

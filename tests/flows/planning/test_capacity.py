@@ -10,9 +10,8 @@ import pytest
 from flows.planning import capacity, memory
 from flows.planning.capacity import check_fits, max_memory_share, with_memory_plan
 from flows.planning.compose import compose
-from flows.planning.memory import memory_of_agents, peak_gib
+from flows.planning.memory import memory_of_agents, peak_gib, published_shapes
 from flows.planning.plans import plan
-from flows.planning.published_models import published_shapes
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import CapacityError, ConfigError
 from tests.flows.planning.test_memory import BILLION, config_of

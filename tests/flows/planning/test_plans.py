@@ -11,9 +11,8 @@ import pytest
 from flows.grids.planner import plan_grid
 from flows.planning.capacity import step_cost, with_ranks
 from flows.planning.compose import compose, load_config, to_yaml
-from flows.planning.memory import peak_gib, sizes_of
+from flows.planning.memory import peak_gib, published_shapes, sizes_of
 from flows.planning.plans import Plan, find_plan
-from flows.planning.published_models import published_shapes
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_ranks, occupied_gpus

@@ -7,9 +7,8 @@ import pytest
 from flows.planning.compose import compose
 from flows.planning.declarations import available
 from flows.planning.field_table import about, all_fields, field_entries
-from flows.planning.health_table import health_entries
 from flows.planning.method_table import entries_of, method_entries, part_entries
-from flows.planning.reference import entries_named, print_entries
+from flows.planning.reference import entries_named, health_entries, print_entries
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.fields import fields_of
 from hacpo_core.errors import ConfigError

@@ -126,7 +126,7 @@ def test_card_has_one_lock_whatever_it_is_called(tmp_path: Path) -> None:
             assert other == ["GPU-aaaa-1"]
 
 
-def test_lock_file_of_another_user_will_do_and_a_link_or_a_pipe_will_not(tmp_path: Path) -> None:
+def test_lock_file_of_another_user_will_do_and_a_link_will_not(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         with gpu_locks.locked_devices(["0"], 1, tmp_path):
@@ -140,10 +140,8 @@ def test_lock_file_of_another_user_will_do_and_a_link_or_a_pipe_will_not(tmp_pat
         assert is_locked(tmp_path, "0")
     (tmp_path / "victim").touch()
     (tmp_path / "hacpo-gpu-1.lock").symlink_to(tmp_path / "victim")
-    os.mkfifo(tmp_path / "hacpo-gpu-2.lock")
-    for device in ("1", "2"):
-        with pytest.raises(EngineError, match=f"hacpo-gpu-{device}.lock: .*have its owner remove it"):
-            gpu_locks.locked_devices([device], 1, tmp_path).__enter__()
+    with pytest.raises(EngineError, match="hacpo-gpu-1.lock: .*have its owner remove it"):
+        gpu_locks.locked_devices(["1"], 1, tmp_path).__enter__()
 
 
 @pytest.mark.parametrize(("named", "seen"), [("-1", []), ("", []), ("1, 3", ["1", "3"]), ("2,-1,3", ["2"])])

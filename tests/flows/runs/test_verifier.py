@@ -1,21 +1,16 @@
-"""Verdicts of a run and of a file, doubtful ones first, and gold answers that cannot be read."""
+"""Gold answers that cannot be read, of a file and of an experiment."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.planning.plans import Plan
-from flows.runs.experiment import run_experiment
-from flows.runs.verdicts import verdicts_of_run
 from flows.runs.verifier import GOLDS_FILE, check_golds, gold_lines, known_unreadable_golds
 from hacpo_core.errors import ConfigError, DataError
-from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import Gold, Message, Problem
 from hacpo_core.verify.pool import VerifierPool
 
@@ -42,24 +37,6 @@ def test_wrong_column_and_unknown_source_are_one_error_each(answers: Path, tmp_p
     assert "field 'solution' is missing" in str(done.exception)
     done = CliRunner().invoke(app, ["audit-verifier", "nothing", "--runs-dir", str(tmp_path)])
     assert isinstance(done.exception, ConfigError)
-
-
-@pytest.mark.slow
-def test_run_shows_the_recorded_verdicts_of_training_and_evaluation(small_plan: Callable[..., Plan]) -> None:
-    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
-    with pytest.raises(ConfigError, match="train it first"):
-        verdicts_of_run(planned)
-    run_experiment(planned, DirectRunner())
-    table = verdicts_of_run(planned)
-    assert set(table["status"]) <= {"correct", "wrong"}
-    assert set(table[table["status"] == "correct"]["gold"]) <= {"3", *map(str, range(-99, 200))}
-    places = " ".join(table["place"])
-    assert "step 1, " in places
-    assert "test after step 0, " in places
-    num_training = 2 * 4 * 4  # agents, problems, samples
-    assert table["num"].sum() > num_training
-    assert known_unreadable_golds(planned.root) == {}
-    assert (planned.root / GOLDS_FILE).is_file()
 
 
 def test_unreadable_gold_answers_are_logged_once_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,6 +49,13 @@ def find_model(path: str, *, agent: str) -> Path:
     try:
         return _downloaded(path)
     except (OSError, ValueError) as error:  # no connection, or an invalid hub name such as `../model`
+        from huggingface_hub import constants, errors
+
+        if isinstance(error, errors.GatedRepoError):
+            raise ModelError(
+                f"{field}: {path} is gated: accept its licence at {constants.ENDPOINT}/{path}, then set HF_TOKEN to a "
+                "token of that account"
+            ) from error
         raise ModelError(
             f"{field}: {path} is not a folder here and cannot be downloaded from the hub; "
             f"copy the model to this machine and {remedy}"

@@ -10,8 +10,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
+from huggingface_hub.errors import GatedRepoError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
@@ -89,6 +91,17 @@ def test_neither_folder_nor_hub_name_is_named_with_its_agent(tmp_path: Path) -> 
     ):
         find_model("../nowhere", agent="qwen")
     assert find_model(str(tmp_path), agent="qwen") == tmp_path
+
+
+def test_gated_model_is_told_with_its_licence_and_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gated(name: str) -> Path:
+        raise GatedRepoError(
+            "403 Client Error", response=httpx.Response(403, request=httpx.Request("GET", "http://hub"))
+        )
+
+    monkeypatch.setattr("hacpo_core.engines.models.folders._downloaded", gated)
+    with pytest.raises(ModelError, match=r"path: me/gated is gated: accept .*/me/gated, then set HF_TOKEN"):
+        find_model("me/gated", agent="qwen")
 
 
 def test_tokenizer_of_another_model_is_noticed() -> None:

@@ -9,7 +9,10 @@ LLM := $(VENV)/.llm
 .PHONY: demo demo-llm test test-system test-soak soak check gates fast-tests bench dashboard clean test-peers test-vllm test-vllm-short
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null \
+		|| { $(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or newer is needed, $(PYTHON) is " \
+			+ sys.version.split()[0] + "; name another, as in: make demo PYTHON=python3.12")' \
+		&& $(PYTHON) -m venv --clear $(VENV); }
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard]"
 	@touch $@

@@ -25,7 +25,7 @@ from flows.records.states import experiment_status
 from flows.runs.display import format_table
 from flows.runs.results import read_final
 from flows.runs.tracking import plan_tracking_uri, sync_experiments
-from flows.service.gpu_locks import visible_devices
+from flows.service.gpu_locks import check_gpu_driver, visible_devices
 from flows.service.prefect_server import ensure_server, find_server, log_in_hint
 from flows.service.processes import slots_here
 from flows.service.schedule import RefusedError, Schedule
@@ -76,6 +76,8 @@ def run_grid(
     reasons: dict[str, str] = {}
     if awaited_plans:
         print(grid.config.about.strip())
+        for plan in awaited_plans:
+            check_gpu_driver(plan.config)
         number = num_workers or default_workers(awaited_plans)
         if not waits:
             make_initial_models(plans_to_run, num_workers=number)

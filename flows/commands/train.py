@@ -30,8 +30,11 @@ def train(
     from flows.planning.compose import compose
     from flows.planning.plans import plan, save_plan
     from flows.records.states import experiment_status
+    from flows.service.gpu_locks import check_gpu_driver
 
-    train_plan = plan(compose(pair, method, hardware=hardware, overrides=in_runs_dir(overrides, runs_dir)))
+    config = compose(pair, method, hardware=hardware, overrides=in_runs_dir(overrides, runs_dir))
+    check_gpu_driver(config)
+    train_plan = plan(config)
     if experiment_status(train_plan.root).state != "done":  # what a complete one was trained with stays recorded
         save_plan(train_plan)
     train_planned(train_plan)

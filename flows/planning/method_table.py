@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from flows.planning.compose import compose
-from flows.planning.declarations import DECLARATION_FOLDERS, available, read_declaration
+from flows.planning.declarations import DECLARATION_FOLDERS, available, read_declaration, read_yaml
 from flows.planning.reference import Entry, entries_named
 from hacpo_core.config import PARTS, flatten
 from hacpo_core.config.fields import declaration
@@ -42,15 +42,17 @@ def entries_of(name: str) -> list[Entry]:
 def _method_entry(name: str) -> Entry:
     file = files("experiments") / DECLARATION_FOLDERS["method"] / f"{name}.yaml"
     about, source = (line.removeprefix("# ") for line in file.read_text(encoding="utf-8").splitlines()[:2])
-    method = compose("tiny", name).method
-    parts = ", ".join(f"{part} {getattr(method, part).name}" for part in PARTS)
-    tree: Any = OmegaConf.to_container(read_declaration("method", name)["method"])
+    declared = read_declaration("method", name)["method"]  # to compose and check all methods takes seconds
+    base = read_yaml(files("experiments") / "base.yaml")["method"]
+    method: Any = OmegaConf.merge(base, declared)
+    parts = ", ".join(f"{part} {method[part].name}" for part in PARTS)
+    tree: Any = OmegaConf.to_container(declared)
     settings = ", ".join(
         f"method.{field}={value}"
         for field, value in flatten(tree).items()
         if "." in field and not field.endswith(".name")
     )
-    note = f"{'shares rollouts' if method.shares_rollouts else 'own rollouts'}; {parts}"
+    note = f"{'shares rollouts' if tree.get('shares_rollouts', True) else 'own rollouts'}; {parts}"
     return Entry("methods", name, note, (about, source, *([f"Sets {settings}"] if settings else [])))
 
 

@@ -18,10 +18,12 @@ from typing import IO
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import occupied_gpus
-from hacpo_core.errors import EngineError
+from hacpo_core.errors import ConfigError, EngineError
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""devices of NVIDIA's and AMD's drivers, and of WSL"""
 LOCKS_FOLDER = Path("/tmp")
 """folder of the locks, the same for all users, runs folders and TMPDIRs of the machine"""
 _LOOK_EVERY_S, _LOG_EVERY_S = 1.0, 60.0
@@ -36,6 +38,16 @@ def visible_devices() -> list[str]:
     import torch  # takes a second, and most commands do not need it
 
     return [str(i) for i in range(torch.cuda.device_count())]
+
+
+def check_gpu_driver(config: ExperimentConfig) -> None:
+    """Raise a ConfigError if the experiment needs a GPU of this machine, which has no driver; imports no torch."""
+    needs_gpu = config.engine.device != "cpu" and config.placement.ray.address is None
+    if needs_gpu and not any(path.exists() for path in DRIVERS):
+        raise ConfigError(
+            f"engine.device: got {config.engine.device}, but there is no GPU here; set engine.device=cpu, or use "
+            "--hardware cpu"
+        )
 
 
 def cards_of(devices: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.planning.compose import compose, to_yaml
+from flows.records.states import CONFIG_FILE
+
 pytestmark = pytest.mark.slow
 HEAVY = ("torch", "transformers", "mlflow")
 SEEN = """
@@ -23,7 +26,12 @@ COMMANDS = [
     "list",
     "report demo",
     "server status",
+    "methods",
 ]
+MISTAKES = {
+    "train tiny hacpo --hardware one_gpu": "engine.device: got cuda, but there is no GPU here",
+    "grid tiny_table1 --hardware one_gpu": "engine.device: got cuda, but there is no GPU here",
+}
 
 
 def run(code: str, **environment: str) -> str:
@@ -47,12 +55,31 @@ def test_commands_that_train_nothing_are_light_and_a_grid_that_is_only_shown_dra
     code = "from flows.cli import app; from typer.testing import CliRunner\n"
     for words in COMMANDS:
         expected = 1 if words == "server status" else 0  # there is none
-        given = [*words.split(), *([] if words.startswith("show") else ["--runs-dir", str(tmp_path)])]
+        given = [*words.split(), *([] if words.startswith(("show", "methods")) else ["--runs-dir", str(tmp_path)])]
         code += f"r = CliRunner().invoke(app, {given!r}); assert r.exit_code == {expected}, r.output\n"
         code += f"assert not loaded(*{HEAVY}), ({words!r}, loaded(*{HEAVY}))\n"
         if words.startswith("grid"):
             code += "assert not loaded('vl_convert')\n"
     run(code)
+
+
+def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
+    run_folder(tmp_path)
+    mistakes = {**MISTAKES, "export tiny-hacpo nobody folder": "agent 'nobody': expected one of qwen-tiny"}
+    code = "from flows.cli import app; from typer.testing import CliRunner; import flows.service.gpu_locks as locks\n"
+    code += "locks.DRIVERS = ()\n"
+    for words, message in mistakes.items():
+        given = [*words.split(), "--runs-dir", str(tmp_path)]
+        code += f"r = CliRunner().invoke(app, {given!r}); assert {message!r} in str(r.exception), r.exception\n"
+        code += f"assert not loaded(*{HEAVY}), ({words!r}, loaded(*{HEAVY}))\n"
+    run(code)
+
+
+def run_folder(runs_dir: Path) -> None:
+    """An experiment that is planned."""
+    root = runs_dir / "experiments" / "tiny-hacpo-s0-0a"
+    root.mkdir(parents=True)
+    (root / CONFIG_FILE).write_text(to_yaml(compose("tiny", "hacpo")), encoding="utf-8")
 
 
 def test_first_sampling_waits_for_no_package_that_it_does_not_need() -> None:

@@ -281,7 +281,7 @@ def test_engine_that_this_machine_lacks_is_one_line_and_leaves_no_process(
         ("deepspeed", "engine.learner=deepspeed"): "engine.learner: deepspeed cannot*'hacpo[[]deepspeed]', or set ",
         ("ray", "placement.kind=ray"): "placement.kind: ray cannot be imported*'hacpo[[]ray]', or set placement.kind=",
         ("peft", "engine.lora.rank=2"): "engine.lora: peft cannot be imported*'hacpo[[]lora]', or set engine.lora.r",
-        ("nothing", "engine.device=cuda"): "engine.device: got cuda, but PyTorch sees no GPU here; set engine.device=",
+        ("nothing", "engine.device=cuda"): "engine.device: got cuda, but there is no GPU here; set engine.device=",
     }
     wrong = []
     for (hidden, word), message in cases.items():

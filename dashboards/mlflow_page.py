@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from flows.records.mlflow_address import sqlite_path
+from flows.records.mlflow_address import sqlite_path, sqlite_uri
 from flows.service.processes import Record, end_child, end_with_parent, free_port, module_command, open_log
 from hacpo_core.config.addresses import has_password, is_server
 
@@ -36,7 +36,7 @@ class MlflowPage:
         is_page = is_server(tracking_uri) and not has_password(tracking_uri)
         self.server = tracking_uri.rstrip("/") if is_page else ""
         """address of the tracking server, "" if none is configured"""
-        default_store = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+        default_store = sqlite_uri(runs_dir.absolute() / "mlflow.db")
         self._store = default_store if not tracking_uri or is_server(tracking_uri) else tracking_uri
         record.end()  # left over from a dashboard that was killed
 

@@ -31,7 +31,7 @@ def list_runs(
         rows.append(
             {
                 "id": root.name,
-                "state": status.state,
+                "state": "interrupted" if status.is_interrupted else status.state,
                 "step": progress.step if progress else 0,
                 "num_steps": progress.num_steps if progress else None,
                 "accuracy": accuracies,
@@ -51,7 +51,7 @@ def list_runs(
             f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in by_benchmark.items())
             for agent, by_benchmark in row["accuracy"].items()
         )
-        print(f"{row['id']:<{width}}  {row['state']:<8} {steps:>9}  {figures or row['reason']}".rstrip())
+        print(f"{row['id']:<{width}}  {row['state']:<11} {steps:>9}  {figures or row['reason']}".rstrip())
 
 
 def samples(

@@ -38,7 +38,7 @@ def dashboard(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="additional host name to accept; a token is required")
     ] = None,
-    prefect: Annotated[bool, typer.Option(help="also start the Prefect server, which keeps running afterwards")] = True,
+    prefect: Annotated[bool, typer.Option(help="also start the Prefect server, which ends ten minutes after its last use")] = True,
 ) -> None:
     """Serve the dashboard of a runs folder, and MLflow's page, until Ctrl-C."""
     try:
@@ -54,10 +54,10 @@ server_app = typer.Typer(no_args_is_help=True, help="Manage the local Prefect se
 
 @server_app.command("start")
 def server_start(runs_dir: RunsDir = Path("runs")) -> None:
-    """Start the server unless it is running, and print its address."""
-    from flows.service.prefect_server import ensure_server, log_in_hint
+    """Start the server unless it is running, and print its address; it stays until `hacpo server stop`."""
+    from flows.service.prefect_server import log_in_hint, start_server
 
-    print(f"{ensure_server(runs_dir).url}  ({log_in_hint(runs_dir)})")
+    print(f"{start_server(runs_dir).url}  ({log_in_hint(runs_dir)})")
 
 
 @server_app.command("stop")

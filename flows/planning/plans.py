@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from flows.planning.compose import load_config, to_yaml
 from flows.planning.memory import folder_shape, gpu_gib, sizes_of
 from flows.planning.user_code import code_digest
 from flows.records.files import experiment_ids, experiments_dir
-from flows.records.mlflow_address import sqlite_path
+from flows.records.mlflow_address import sqlite_path, sqlite_uri
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import PARTS, ExperimentConfig
 from hacpo_core.config.counts import sharing_agents, train_set_counts
@@ -140,7 +141,7 @@ def _with_absolute_paths(config: ExperimentConfig) -> ExperimentConfig:
         data = replace(data, directory=str(directory.absolute()))
     database = sqlite_path(tracking.uri or "")
     if database is not None:
-        tracking = replace(tracking, uri=f"sqlite:///{database.absolute()}")
+        tracking = replace(tracking, uri=sqlite_uri(database.absolute()))
     agents = dict(config.pair.agents)
     for name, agent in agents.items():
         if agent.path is not None and Path(agent.path).exists():
@@ -240,8 +241,9 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
         or [name for name in ids if name.startswith(experiment)]
     )
     if len(matching_ids) != 1:
-        names = ", ".join(matching_ids or ids) or "none"
-        raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}, found {names}")
+        nearest = ", ".join(get_close_matches(experiment, ids, n=3, cutoff=0.0))
+        hint = f"found {', '.join(matching_ids)}" if matching_ids else f"the nearest are {nearest or 'none'}"
+        raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}; {hint}")
     path = folder / matching_ids[0] / CONFIG_FILE
     try:
         config = load_config(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from flows.records.files import experiments_dir
 from hacpo_core.config.addresses import has_password, is_server
@@ -26,7 +27,7 @@ def tracking_uri(configured_uri: str | None, runs_dir: Path) -> str:
     Raises:
         ConfigError: it is the address of a server and contains a password, which errors would show.
     """
-    uri = configured_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{runs_dir.absolute() / 'mlflow.db'}"
+    uri = configured_uri or os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(runs_dir.absolute() / "mlflow.db")
     if is_server(uri) and has_password(uri):
         raise ConfigError(
             "MLFLOW_TRACKING_URI: contains a password, which MLflow repeats in errors; set MLFLOW_TRACKING_USERNAME "
@@ -35,9 +36,14 @@ def tracking_uri(configured_uri: str | None, runs_dir: Path) -> str:
     return uri
 
 
+def sqlite_uri(path: Path, driver: str = "sqlite") -> str:
+    """Address of a SQLite file; what has a meaning in an address, such as ? and %, is quoted."""
+    return f"{driver}:///{quote(str(path))}"
+
+
 def sqlite_path(uri: str) -> Path | None:
     """File of a SQLite tracking URI, None for any other store."""
-    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+    return Path(unquote(uri.removeprefix(_SQLITE).partition("?")[0])) if uri.startswith(_SQLITE) else None
 
 
 def read_state(root: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from flows.records.mlflow_address import VIEW_KEY, sqlite_path
+from flows.records.mlflow_address import VIEW_KEY, sqlite_path, sqlite_uri
 from hacpo_core.config.addresses import has_password, is_server, without_password
 from hacpo_core.errors import TrackingError, first_line
 
@@ -93,7 +93,7 @@ def prepare_store(uri: str) -> None:
                 leftover.unlink()
             # a new name each time, because MLflow caches stores by name
             unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-            MlflowClient(f"sqlite:///{unfinished}").search_experiments(max_results=1)
+            MlflowClient(sqlite_uri(unfinished)).search_experiments(max_results=1)
             unfinished.rename(path)
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")

@@ -28,6 +28,11 @@ class ExperimentStatus:
     failure: Failure | None
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether it was begun, and its process ended without a result or a failure."""
+        return self.state == "missing" and self.progress is not None
+
+    @property
     def reason(self) -> str:
         """One line for a table: why it is not done, or its progress."""
         if self.state == "done":

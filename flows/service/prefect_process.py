@@ -1,4 +1,4 @@
-"""Prefect's command line for the managed server: it ends with its folder, and its transactions lock SQLite at once.
+"""Prefect's command line for the managed server: it ends with its folder or idle; transactions lock SQLite at once.
 
 Prefect begins most transactions as DEFERRED: they read first and take the lock at their first write. If another
 connection has written in between, SQLite refuses that write at once with "database is locked", whatever its time limit.
@@ -15,14 +15,19 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from prefect.cli import app
+from prefect.server.api import server as api
 from prefect.server.database.configurations import AioSqliteConfiguration
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
-from flows.service.processes import inode_of
+from flows.service.prefect_server import STAYS
+from flows.service.processes import Record, inode_of
 
 LOOK_EVERY_S = 2.0
+IDLE_END_S = 600.0
+"""time without a request after which a server ends that a command started"""
 _deferred = AioSqliteConfiguration.begin_transaction
 
 
@@ -37,14 +42,44 @@ async def _begin_immediate(
 AioSqliteConfiguration.begin_transaction = _begin_immediate  # type: ignore[method-assign]
 
 
-def _end_with(home: Path, inode: int) -> None:
-    """End this process as soon as its folder is deleted, or is another one."""
+class _Use:
+    """When the server was asked last; its own calls to itself do not count."""
+
+    last_at = time.monotonic()
+
+    @classmethod
+    def noted(cls, settings: Any = None, **options: Any) -> Any:
+        """Prefect's app, whose requests are noted."""
+        app = _create_app(settings, **options)
+
+        async def noting_app(scope: Any, receive: Any, send: Any) -> None:
+            cls.last_at = time.monotonic()
+            await app(scope, receive, send)
+
+        return noting_app if options.get("final") else app
+
+
+_create_app = api.create_app
+api.create_app = _Use.noted  # type: ignore[assignment]
+
+
+def _end_in_time(home: Path, idle_end_s: float) -> None:
+    """End this process when its folder is deleted or is another one, or when nothing uses it any more."""
+    inode, record = inode_of(home), Record(home, "server")
     while inode_of(home) == inode:
+        is_idle = time.monotonic() - _Use.last_at > idle_end_s
+        if is_idle and not (record.read() or {}).get(STAYS):
+            break
         time.sleep(LOOK_EVERY_S)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-if __name__ == "__main__":
-    folder = Path(os.environ["PREFECT_HOME"])
-    threading.Thread(target=_end_with, args=[folder, folder.stat().st_ino], daemon=True).start()
+def main(idle_end_s: float = IDLE_END_S) -> None:
+    """Run Prefect's command line, until it ends or its time is over."""
+    home = Path(os.environ["PREFECT_HOME"])
+    threading.Thread(target=_end_in_time, args=[home, idle_end_s], daemon=True).start()
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psutil
 
+from flows.records.mlflow_address import sqlite_uri
 from flows.service.processes import (
     Record,
     acquire,
@@ -52,6 +53,8 @@ SERVER_LOCK = "server.alive.lock"
 """lock that a folder's server holds while it lives, visible on all machines"""
 _LOCK_LIMIT_S = 2.0
 """time for a server that was ended to release its lock; a look at the lock holds it for an instant"""
+STAYS = "stays"
+"""entry of the record of a server that `hacpo server start` keeps"""
 _STOPPED = "is_stopped"
 """entry of the record of a server that `hacpo server stop` stopped"""
 
@@ -126,6 +129,14 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
         return server
 
 
+def start_server(runs_dir: Path) -> PrefectServer:
+    """`ensure_server`, for a server that does not end when nothing uses it."""
+    server, record = ensure_server(runs_dir), _record(home_of(runs_dir))
+    with _locked(home_of(runs_dir)):
+        write_private(record.path, json.dumps({**(record.read() or {}), STAYS: True}))
+    return server
+
+
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
     """Hold the lock under which the server is started, stopped and recorded."""
@@ -175,7 +186,8 @@ def _start(home: Path) -> PrefectServer:
         for _ in range(MAX_STARTS):
             port = free_port(port)
             process = _detach(home, port, f"hacpo:{token}", lock.fileno())
-            server = _described(record.write(process.pid, {"port": port, "token": token}))
+            facts = {"port": port, "token": token, STAYS: bool(recorded.get(STAYS))}
+            server = _described(record.write(process.pid, facts))
             assert server is not None, "just written"
             write_private(auth_file(home.parent), f"{server.auth}\n")
             if _comes_up(server, limit_s=START_LIMIT_S, process=process):
@@ -223,7 +235,7 @@ def stop_server(runs_dir: Path) -> bool:
     if record.read() is None:
         return False
     with _locked(home):  # another process may be starting it
-        write_private(record.path, json.dumps({**(record.read() or {}), _STOPPED: True}))
+        write_private(record.path, json.dumps({**(record.read() or {}), _STOPPED: True, STAYS: False}))
         return record.end()
 
 
@@ -231,6 +243,7 @@ def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:
     """Environment of the server: loopback, a token, no other origins, no analytics, task records written in batches."""
     return {
         **client_environment(home, url=f"http://127.0.0.1:{port}", auth=auth),
+        "PREFECT_API_DATABASE_CONNECTION_URL": sqlite_uri(home / "prefect.db", "sqlite+aiosqlite"),
         "PREFECT_SERVER_API_AUTH_STRING": auth,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}",
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",

@@ -44,7 +44,7 @@ def test_runs_are_listed_newest_first_with_state_step_and_last_accuracy(runs_dir
     found = CliRunner().invoke(app, ["list", "--runs-dir", str(runs_dir)])
     assert found.exit_code == 0
     assert [line.split() for line in found.stdout.splitlines()] == [
-        ["q-m-s0-new", "missing", "1/9", "interrupted", "at", "step", "1", "of", "9"],
+        ["q-m-s0-new", "interrupted", "1/9", "interrupted", "at", "step", "1", "of", "9"],
         ["p-m-s1-failed", "failed", "3/9", "EngineError:", "out", "of", "memory"],
         ["p-m-s0-done", "done", "9/9", "a", "gsm8k", "0.500"],
     ]

@@ -97,3 +97,5 @@ def test_whole_name_comes_before_the_beginning_of_a_longer_one(tmp_path: Path) -
     assert list(found.values()) == [ids[0], ids[2], ids[3], ids[1]]
     with pytest.raises(ConfigError, match=f"found {ids[1]}, {ids[2]}$"):
         find_plan(tmp_path, "tiny_size")
+    with pytest.raises(ConfigError, match=f"the nearest are {ids[3]}, {ids[1]}, {ids[2]}$"):
+        find_plan(tmp_path, "tini_state-hacpo-s0-0d")

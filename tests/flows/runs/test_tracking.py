@@ -102,8 +102,11 @@ def test_what_was_deleted_on_mlflows_page_is_restored_once_training_has_ended(
     client.delete_run(before[planned.id].info.run_id)
     assert "sent to MLflow" in sync(planned)
     assert f"run {planned.id} was deleted on MLflow's page; it is restored" in caplog.text
+    client.update_run(before[planned.id].info.run_id, status="RUNNING")  # as after a kill
+    mark_unsent(planned.root)
     client.delete_experiment(before[planned.id].info.experiment_id)
     sync(planned)
+    assert {run.info.status for run in runs_of(planned).values()} == {"FINISHED"}
     assert "MLflow's experiment hacpo was deleted on its page; it is restored" in caplog.text
     after = runs_of(planned)
     assert {name: run.info.run_id for name, run in after.items()} == {n: run.info.run_id for n, run in before.items()}
@@ -260,6 +263,17 @@ def test_address_of_a_server_with_a_password_is_an_error_before_training(
     with pytest.raises(ConfigError, match="contains a password") as caught:
         run_experiment(small_plan("gspo", *SHORT), DirectRunner())
     assert "secret" not in str(caught.value)
+
+
+def test_database_lies_in_its_folder_whatever_the_folder_is_called(
+    small_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    for name in ("a%20b", "runs?q=1", "x#y"):
+        planned = small_plan("gspo", *SHORT, "train.num_steps=1", runs_dir=tmp_path / "in" / name)
+        run_experiment(planned, DirectRunner())
+        assert not has_unsent(planned.root)
+        assert (tmp_path / "in" / name / "mlflow.db").is_file()
+    assert len(list((tmp_path / "in").iterdir())) == 3, "nothing is written beside"
 
 
 def test_full_disk_below_the_database_ends_no_training_and_gets_all_where_there_is_room(

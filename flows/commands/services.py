@@ -38,7 +38,7 @@ def dashboard(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="additional host name to accept; a token is required")
     ] = None,
-    prefect: Annotated[bool, typer.Option(help="also start the Prefect server, which ends ten minutes after its last use")] = True,
+    prefect: Annotated[bool, typer.Option(help="also start the Prefect server")] = True,
 ) -> None:
     """Serve the dashboard of a runs folder, and MLflow's page, until Ctrl-C."""
     try:

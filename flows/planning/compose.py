@@ -112,7 +112,7 @@ def _part(part: str, layers: Sequence[Layer]) -> MethodPart:
     clip range of GSPO's ratios for all methods. Such fields are ignored.
     """
     sections = _sections(layers, part)
-    naming_layers = [place for place, (_, section) in enumerate(sections) if section.get("name")]
+    naming_layers = [index for index, (_, section) in enumerate(sections) if section.get("name")]
     if not naming_layers:
         raise ConfigError(f"method.{part}.name: got none, expected one of {', '.join(SHIPPED[part])}; add it")
     last = naming_layers[-1]
@@ -120,9 +120,9 @@ def _part(part: str, layers: Sequence[Layer]) -> MethodPart:
     kind = find(part, name)
     own_fields = {field.name for field in fields(kind)}
     fields_of_others = {field.name for other in SHIPPED[part].values() for field in fields(other)}
-    for place, (source, section) in enumerate(sections):
+    for index, (source, section) in enumerate(sections):
         for unknown in [field for field in map(str, section) if field not in own_fields]:
-            if place >= last or unknown not in fields_of_others:
+            if index >= last or unknown not in fields_of_others:
                 names = ", ".join(sorted(own_fields - {"name"})) or "none"
                 raise ConfigError(
                     f"method.{part}.{unknown} (in {source}): {name} has no such field, it has {names}; remove it"

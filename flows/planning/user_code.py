@@ -64,7 +64,7 @@ def _imported(tree: ast.AST, file: Path, root: Path) -> Iterator[Path]:
         else:
             continue
         for name in filter(None, names):
-            place = root.joinpath(*name.split("."))
+            path = root.joinpath(*name.split("."))
             yield from (
-                candidate for candidate in (place.with_suffix(".py"), place / "__init__.py") if candidate.is_file()
+                candidate for candidate in (path.with_suffix(".py"), path / "__init__.py") if candidate.is_file()
             )

@@ -133,7 +133,7 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
     config = experiment.config
     train_problems = [problem for problems in experiment.train_sets.values() for problem in problems]
     order = generator(config.seed, "probe").permutation(len(train_problems))[:num_problems]
-    problems = [train_problems[place] for place in order.tolist()]
+    problems = [train_problems[index] for index in order.tolist()]
     measurements = {}
     for agent in experiment.agents:
         tell(f"{agent}: {len(problems)} problems x {config.rollout.num_samples} responses")

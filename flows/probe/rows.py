@@ -194,5 +194,5 @@ def bounded_ratios(objective: Objective, minibatch: Minibatch, scored: Ragged, *
 def half_floor(ratio_B: NDArray[np.float64], ceiling: float) -> float | None:
     """Highest floor that half of the rows or more pass, below a ceiling; None if too many are above the ceiling."""
     below = np.sort(ratio_B[ratio_B <= ceiling])[::-1]
-    place = (len(ratio_B) + 1) // 2 - 1
-    return float(below[place]) if place < len(below) else None
+    index = (len(ratio_B) + 1) // 2 - 1
+    return float(below[index]) if index < len(below) else None

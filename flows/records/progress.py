@@ -95,7 +95,7 @@ class Progress:
 
     @property
     def brief_reward(self) -> str:
-        """The same for a narrow place, without names; empty before the first step."""
+        """The same, short and without names; empty before the first step."""
         return " ".join(["reward", *(f"{reward:.2f}" for reward in self.rewards.values())]) if self.rewards else ""
 
 

@@ -90,10 +90,10 @@ class ProgressRecorder:
             self._rewards[agent] = values["reward/mean"]
 
     def _note(self, result: EvaluationResult) -> None:
-        place = (result.step, result.benchmark, result.agent)
+        key = (result.step, result.benchmark, result.agent)
         error = result.headline_estimate.standard_error
-        self._evaluations[place] = Evaluation(
-            *place, result.value, self._spent[result.agent], None if math.isnan(error) else error
+        self._evaluations[key] = Evaluation(
+            *key, result.value, self._spent[result.agent], None if math.isnan(error) else error
         )
 
     def _write(self) -> Progress:

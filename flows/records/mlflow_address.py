@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from flows.records.files import experiments_dir
 from hacpo_core.config.addresses import has_password, is_server
@@ -37,8 +37,11 @@ def tracking_uri(configured_uri: str | None, runs_dir: Path) -> str:
 
 
 def sqlite_uri(path: Path, driver: str = "sqlite") -> str:
-    """Address of a SQLite file; what has a meaning in an address, such as ? and %, is quoted."""
-    return f"{driver}:///{quote(str(path))}"
+    """Address of a SQLite file; what has a meaning in an address, % and ?, is quoted.
+
+    Nothing else is, since MLflow makes an empty folder of the quoted name beside that of the file.
+    """
+    return f"{driver}:///{str(path).replace('%', '%25').replace('?', '%3F')}"
 
 
 def sqlite_path(uri: str) -> Path | None:

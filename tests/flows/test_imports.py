@@ -30,7 +30,6 @@ COMMANDS = [
 ]
 MISTAKES = {
     "train tiny hacpo --hardware one_gpu": "engine.device: got cuda, but there is no GPU here",
-    "grid tiny_table1 --hardware one_gpu": "engine.device: got cuda, but there is no GPU here",
 }
 
 

@@ -268,12 +268,12 @@ def test_address_of_a_server_with_a_password_is_an_error_before_training(
 def test_database_lies_in_its_folder_whatever_the_folder_is_called(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    for name in ("a%20b", "runs?q=1", "x#y"):
+    for name in ("a%20b", "runs?q=1", "x #y"):
         planned = small_plan("gspo", *SHORT, "train.num_steps=1", runs_dir=tmp_path / "in" / name)
         run_experiment(planned, DirectRunner())
         assert not has_unsent(planned.root)
         assert (tmp_path / "in" / name / "mlflow.db").is_file()
-    assert len(list((tmp_path / "in").iterdir())) == 3, "nothing is written beside"
+    assert len(list((tmp_path / "in").rglob("mlflow.db"))) == 3, "none lies beside"
 
 
 def test_full_disk_below_the_database_ends_no_training_and_gets_all_where_there_is_room(

@@ -84,7 +84,7 @@ def test_server_of_an_installed_package_knows_its_deployments(
     try:
         printed = run(installed, tmp_path, "-c", DEPLOY, "runs").split()
         deployments = str(installed / "flows" / "service" / "deployments.py")
-        assert printed == [deployments, "experiment", "grid", "report"]
+        assert printed == [deployments, "experiment", "grid"]
     finally:
         run(installed, tmp_path, "-m", "flows.cli", "server", "stop", "--runs-dir", "runs")
 

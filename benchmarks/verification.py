@@ -24,8 +24,7 @@ from typing import Any
 
 from benchmarks.measure import in_turn, median_ratio, write_result
 from hacpo_core.verify.answers import extract_answer
-from hacpo_core.verify.cache import Pair
-from hacpo_core.verify.pool import VerifierPool, decided_without_algebra
+from hacpo_core.verify.pool import Pair, VerifierPool, decided_without_algebra
 
 MEMORY_MB = 2048
 Block = Sequence[dict[str, Any]]

@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +32,6 @@ from hacpo_core.verify.answers import (
     extract_answer,
     normalise,
 )
-from hacpo_core.verify.cache import DecisionCache, Pair
 from hacpo_core.verify.normalised import boxed_answer, normal_form
 from hacpo_core.verify.process import Reply, Worker
 
@@ -43,6 +42,16 @@ _START_MESSAGE = (
     "a verifier worker cannot compare answers: {why}; see that `python -c 'import sympy, pint'` works in this "
     "environment (pip install sympy pint) and that verifier.memory_mb leaves room for sympy (256 or more)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A candidate and the gold answer it is compared with; for the other fields see `records.Gold`."""
+
+    candidate: str
+    gold: str
+    unit: str = ""
+    tolerance: float = 0.0
 
 
 class VerifierPool:
@@ -85,7 +94,8 @@ class VerifierPool:
         self._style = style
         self._equality = equality
         self._reasoning_end, self._requires_reasoning = reasoning_end, requires_reasoning
-        self._cache = DecisionCache(num_entries=CACHE_ENTRIES if cache else 0)
+        self._cache: dict[Pair, VerdictStatus] = {}
+        self._max_cached = CACHE_ENTRIES if cache else 0
         self._workers = [_worker(memory_mb=memory_mb) for _ in range(num_workers)]
         self._lock = threading.Lock()
         self._is_closed = False
@@ -172,7 +182,10 @@ class VerifierPool:
         for pair, reply in self._compare(undecided_pairs).items():
             status: VerdictStatus
             status, reason = ("unscored", reply.failure) if reply.failure else reply.value
-            self._cache.put(pair, status)
+            if status != "unscored" and self._max_cached:
+                self._cache[pair] = status
+            if len(self._cache) > self._max_cached:
+                del self._cache[next(iter(self._cache))]  # the oldest
             verdicts[pair] = _verdict(status, pair, seconds=reply.seconds, reason=reason)
         return verdicts
 

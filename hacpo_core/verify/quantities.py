@@ -25,9 +25,9 @@ PERCENT, _NONE = _REGISTRY.Unit("percent"), _REGISTRY.Unit(*_NOUN)
 _MEANINGS = {name: units.split() for name, units in named("meaning").items()}
 """signs, and words of several units"""
 AMOUNTS = {name: int(amount) for name, amount in named("amount").items()}
-_CURRENCIES = ("$", "€", "£", "¥")
+_CURRENCIES = ("$", "€", "£", "¥", "₹", "Rs")
 _FILLERS, _POWERS = set(words("filler")), set(words("power"))
-_NO_NOUNS = set(words("no noun"))
+_NO_NOUNS = set(words("no noun") + words("number") + words("tens"))
 """words and signs that are no nouns, or change a value: what stands behind a value and has one of them is not read"""
 _SPELLINGS = (
     (re.compile("° (?:of )?(c|f)(?:elsius|ahrenheit)?(?= |$)", re.IGNORECASE), r"°\1"),
@@ -179,7 +179,7 @@ def _meanings(word: str, *, is_last: bool) -> list[str]:
         return _MEANINGS.get(lower, [lower])
     if lower in _FILLERS and not word.isupper() and not (lower == "in" and is_last):
         return _NOUN
-    signs = {lower, *(sign for sign in lower if not sign.isascii())}
+    signs = {lower, lower.removesuffix("s").removesuffix("th"), *(sign for sign in lower if not sign.isascii())}
     is_noun = word.isalpha() and not (len(word) == 1 and word.isascii()) and not signs & (_NO_NOUNS | AMOUNTS.keys())
     if unit is None and not is_noun:
         raise UnreadError(f"{word!r} is neither a unit nor a noun")

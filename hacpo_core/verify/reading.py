@@ -33,7 +33,7 @@ _IDLE = re.compile(
 _ROUNDED = re.compile(r" (?:\( )?(?:approximately|approx|exactly)(?: \. )?(?: \))?$")
 _OPTION = re.compile(
     r"(?:(?i:option|choice) )?(?:\( )?(?P<letter>[A-J])(?: \)| \.| :|$)(?! (?:or|and|not|if|unless|is)\b)"
-    r"(?!.*(?:^|[^A-Za-z] )[A-J] [).:])(?!.* (?:and|or|,|;|&|/) [A-J]$)"
+    r"(?!.*(?:^|[^A-Za-z] |and |or )[A-J] [).:])(?!.* (?:and|or|,|;|&|/) [A-J]$)"
 )
 _TRUTH = re.compile(
     r"(?P<word>yes|no|true|false)\b(?! (?:for|with|assuming|provided|given)\b)(?!.*\b(?:yes|no|true|false|if|iff"
@@ -57,9 +57,8 @@ _ALL_BUT = re.compile(
 _NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?")
 _NAME = re.compile(
     r"(?!([a-eijk-z]) \( (?:.* )?\1 )(?:(?:angle|triangle|hat|bar|tilde|overline|widehat|\{) )*"
-    r"(?!(?:e|i|pi|sin|cos|tan|cot|sec|csc|ln|log|exp|sqrt|frac|binom|sum|prod|int|lim|begin\w+|mathbb\w)(?: |$))"
-    r"[^\W\d_]+"
-    r"(?: (?!(?:pi|sin|cos|tan|ln|log|exp|sqrt|frac|mathbb\w)(?: |$))[^\W\d_]+| '| _ \{ [^{}]* \}| \})*"
+    rf"(?!(?:{'|'.join(words('no name') + words('no part'))}|begin\w+)(?: |$))[^\W\d_]+"
+    rf"(?: (?!(?:{'|'.join(words('no part'))})(?: |$))[^\W\d_]+| '| _ \{{ [^{{}}]* \}}| \}})*"
     r"(?: \^ \{ - 1 \}(?= \())?(?: \(.*\))?(?: : [A-Za-z])*|(?:# |\| )[A-Z](?: [∪∩∖] [A-Z])*(?: \|)?"
 )
 _NO_ANSWERS = {"", "nan", "none", "null", "n/a", "na", "n.a"}
@@ -98,17 +97,17 @@ def _time(joined: str) -> Answer | None:
     if match is None or (match[3] and (int(match[1]) > 24 or int(match[2]) > 59)):
         return None
     hours, behind = int(match[1]), f"{match[2]}:{match[3] or '00'}"
+    face = f"{hours}:{behind}" if 1 <= hours <= 12 else f"0{hours}:{behind}"  # 04:30:00 is one of 24 hours
     if match[4] is None:
-        parts = tuple(Expression(sympy.Integer(part)) for part in joined.split(":"))
-        return kinds.Ratio(parts, f"{hours}:{behind}")
-    return kinds.Literal(f"{hours % 12 + 12 * (match[4] == 'p')}:{behind}", (f"{hours}:{behind}",))
+        return kinds.Ratio(tuple(Expression(sympy.Integer(part)) for part in joined.split(":")), face)
+    return kinds.Literal(f"0{hours % 12 + 12 * (match[4] == 'p')}:{behind}", (face,))
 
 
 def _option(text: str, any_case: bool) -> kinds.Literal | None:
     """The option, yes or no that an answer begins with and does not take back; None if there is none."""
     truth = _TRUTH.match(text.lower())
-    letter = _OPTION.match(text) or (any_case and _OPTION.match(text[:1].upper() + text[1:3].upper() + text[3:]))
-    return kinds.Literal((truth or letter)[1], is_option=True) if truth or letter else None  # type: ignore[index]
+    letter = re.match(_OPTION.pattern, text, re.IGNORECASE if any_case else 0)
+    return kinds.Literal(truth[1] if truth else letter[1].upper(), is_option=True) if truth or letter else None  # type: ignore[index]
 
 
 def _base(joined: str) -> Answer | None:
@@ -218,18 +217,23 @@ def _equation(sides: Sequence[list[Token]]) -> Answer:
                 "",
                 tuple(kinds.Chain((kinds.Side(name_of(name), None), kinds.Side("", value))) for name, value in pairs),
             )
-    return kinds.Chain(tuple(_equation_side(side, is_first=not number) for number, side in enumerate(sides)))
+    read_sides = [_equation_side(side, is_first=not number) for number, side in enumerate(sides)]
+    _, mod, modulus = text_of(sides[-1]).partition("mod ")
+    if mod and read_sides[0].name:  # a congruence
+        read_sides[0] = kinds.Side(f"{read_sides[0].name} mod {modulus.strip('{} ')}", None)
+    return kinds.Chain(tuple(read_sides))
 
 
 def _equation_side(tokens: list[Token], *, is_first: bool) -> kinds.Side:
-    name, value = name_of(tokens), None
+    name = name_of(tokens)
     try:
         value = _side(tokens)
     except UnreadError:
         if not name and not (is_first and tokens and tokens[0].text in _TASKS):
             raise
+        return kinds.Side(name or text_of(tokens), None)
     is_symbol = isinstance(value, Expression) and value.value.is_Symbol
-    return kinds.Side(str(value.value) if is_symbol else name or ("" if value else text_of(tokens)), value)  # type: ignore[union-attr]
+    return kinds.Side(str(value.value) if is_symbol else name, value)  # type: ignore[union-attr]
 
 
 def name_of(tokens: Tokens) -> str:
@@ -307,6 +311,8 @@ def _side(tokens: list[Token]) -> Answer:
     answer = _set_operation(tokens) if has_operation else _bracketed(tokens)
     if answer is None and ":" in text:
         parts, between = split(tokens, {":"})
+        if len(parts) == 2 and _words(parts[0]) is not None:  # Area: 5
+            return kinds.Chain((kinds.Side(name_of(parts[0]), None), kinds.Side("", _side(parts[1]))))
         answer = kinds.Ratio(tuple(map(expression_of, parts))) if between else None
     return answer or _words(tokens) or quantity(tokens)
 
@@ -346,8 +352,8 @@ def _with_digits(tokens: list[Token]) -> list[Token]:
 def _set_operation(tokens: list[Token]) -> Answer | None:
     for signs, operation in (({"∪"}, sympy.Union), ({"∩"}, sympy.Intersection), ({"∖", "-"}, sympy.Complement)):
         parts, between = split(tokens, signs)
-        if between:
-            return Numbers(operation(*map(_set, parts))) if len(parts) == 2 or "∖-".find(between[0]) < 0 else None
+        if between and (len(parts) == 2 or operation is not sympy.Complement):
+            return Numbers(operation(*map(_set, parts)))
     return None
 
 
@@ -388,15 +394,11 @@ def _builder(inner: list[Token]) -> Answer | None:
 def _words(tokens: Tokens) -> kinds.Literal | None:
     """A few words, or an ellipsis; None if the tokens are something else."""
     words = [token for token in tokens if token.word]
-    is_text = (
-        bool(words)
-        and words[0] is tokens[0]
-        and all(token.word or token.text in ("-", "'", ".") or token.kind == "number" for token in tokens)
-    )
+    is_text = all(token.word or token.text in ("-", "'", ".") or token.kind == "number" for token in tokens)
     is_long = any(len(token.text) > 2 or token.kind == "text" for token in words)
-    if not (is_text and 1 <= len(words) <= 3 and is_long) and text_of(tokens) != "ldots":
-        return None
-    if len(words) == 1 and len(tokens) > 1 and tokens[-1].text == "'":
+    is_derivative = len(words) == 1 and len(tokens) > 1 and tokens[-1].text == "'"
+    is_short = 1 <= len(words) <= 3 and words[0] is tokens[0]
+    if not (is_text and is_long and is_short and not is_derivative) and text_of(tokens) != "ldots":
         return None
     start = len(words) > 1 and words[0].word in ("a", "an", "the")
     return kinds.Literal("".join(token.text for token in tokens[start:]).lower())

@@ -75,20 +75,8 @@ _TOKEN = re.compile(
 )
 
 
-def _root(match: re.Match[str]) -> str:
-    index = {"√": "", "∛": "[3]", "∜": "[4]"}[match[1]]
-    return rf"\sqrt{index}" + (f"{{{match[2]}}}" if match[2] else "")
-
-
-def _script(match: re.Match[str]) -> str:
-    """^{12} for raised digits, _{12} for lowered ones."""
-    sign = "^" if unicodedata.decomposition(match[0][0]).startswith("<super>") else "_"
-    return f"{sign}{{{unicodedata.normalize('NFKC', match[0])}}}"
-
-
-def _fraction(match: re.Match[str]) -> str:
-    above, _, below = unicodedata.normalize("NFKC", match[0]).partition("\N{FRACTION SLASH}")
-    return rf"\frac{{{above}}}{{{below}}}"
+def _plain(match: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", match[0])
 
 
 def _without_commas(match: re.Match[str]) -> str:
@@ -98,29 +86,22 @@ def _without_commas(match: re.Match[str]) -> str:
     return match[0] if is_inside else match[0].replace(",", "")
 
 
-def _inward(interval: re.Match[str]) -> str:
-    """(0, 1) for ]0, 1[."""
-    before, inner, closing_sign, half_open = interval.groups()
-    return f"[{half_open})" if inner is None else f"{before}({inner}{')' if closing_sign == '[' else ']'}"
-
-
-def _with_decimal_points(bracket: re.Match[str]) -> str:
-    """0.5; 1 for 0,5; 1; in 1, 2; 3, 4 the commas separate."""
-    return bracket[0] if ", " in bracket[0] else re.sub(r"(?<=\d),(?=\d)", ".", bracket[0])
-
-
-_UNICODE = (
-    (re.compile(r"([√∛∜])\s*(\d+|[A-Za-z])?"), _root),
-    (re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+|[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢ]+"), _script),
-    (re.compile("[¼-¾⅐-⅞]"), _fraction),
-    (re.compile("((?:\\d[\u0304\u0305])+)"), lambda match: rf"\overline{{{re.sub('[^0-9]', '', match[1])}}}"),
-)
 _SIGNS = str.maketrans(
     dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}\N{HYPHEN}\N{NON-BREAKING HYPHEN}", "-")
     | dict.fromkeys("\N{PRIME}\N{RIGHT SINGLE QUOTATION MARK}", "'")
     | {"º": "°", "˚": "°", "。": ".", "、": ",", "″": "''", "·": "⋅", "…": r"\ldots ", "\N{FRACTION SLASH}": "/"}
     | {sign: rf"\mathbb{{{name}}}" for sign, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
+    | {"∛": "√[3]", "∜": "√[4]"}
 )
+_UNICODE: tuple[tuple[re.Pattern[str], Any], ...] = (
+    (re.compile(r"√(\[\d\])?\s*(\d+|[A-Za-z])"), r"\\sqrt\1{\2}"),
+    (re.compile("√"), r"\\sqrt"),
+    (re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+"), lambda match: f"^{{{_plain(match)}}}"),
+    (re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢ]+"), lambda match: f"_{{{_plain(match)}}}"),
+    (re.compile("[¼-¾⅐-⅞]"), lambda match: r"\frac{{{}}}{{{}}}".format(*_plain(match).split("\N{FRACTION SLASH}"))),
+    (re.compile("((?:\\d[\u0304\u0305])+)"), lambda match: rf"\overline{{{re.sub('[^0-9]', '', match[1])}}}"),
+)
+_BEFORE, _ENDS = r"(^|[^\w)}\]] ?|\\(?:cup|in|cap) ?)", r"([^\[\]]*[,;][^\[\]]*)"
 _SPELLINGS: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"^\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*$"), r"\2"),  # **5**
     (re.compile(r"(?<!\\)\$\s*,\s*\$"), ", "),  # $1$, $2$
@@ -130,6 +111,7 @@ _SPELLINGS: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"(?<!\\)\\[\[\]()]|(?<!\\)\$"), ""),
     (re.compile(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\[dt]binom"), r"\\binom"),
+    (re.compile(r"\( ?\\?[bp]?mod ?([^()]*)\)"), r"\\mod \1"),
     (re.compile(r"(?<![A-Za-z\\])sqrt(?![A-Za-z])"), r"\\sqrt"),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"(?<=\d) ?[xX] ?(?=10 ?\^)"), "*"),
@@ -143,11 +125,13 @@ _SPELLINGS: tuple[tuple[re.Pattern[str], Any], ...] = (
         lambda match: re.sub(r"\D", "", match[0]),
     ),
     (re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)"), _without_commas),
+    (re.compile(rf"{_BEFORE}\]{_ENDS}\["), r"\1(\2)"),
+    (re.compile(rf"{_BEFORE}\]{_ENDS}\]"), r"\1(\2]"),
+    (re.compile(rf"\[{_ENDS}\["), r"[\1)"),
     (
-        re.compile(r"(^|[^\w)}\]] ?|\\(?:cup|in|cap) ?)\]([^\[\]]*[,;][^\[\]]*)([\[\]])|\[([^\[\]]*[,;][^\[\]]*)\["),
-        _inward,
+        re.compile(r"(?<=[(\[{])[^()\[\]{}]*;[^()\[\]{}]*(?=[)\]\\])"),  # 0,5; 1
+        lambda match: match[0] if ", " in match[0] else re.sub(r"(?<=\d),(?=\d)", ".", match[0]),
     ),
-    (re.compile(r"(?<=[(\[{])[^()\[\]{}]*;[^()\[\]{}]*(?=[)\]\\])"), _with_decimal_points),
 )
 """spellings and their one form, replaced in this order"""
 _INNER = r"(?:\\.|[^{}\\])*+"
@@ -183,9 +167,10 @@ r"""arguments and scripts, which get braces, but 30^{\circ} is 30°, 5^{\text{th
 def tokens_of(answer: str) -> tuple[Token, ...]:
     """The answer's tokens; answers that differ in spelling alone have the same."""
     if not answer.isascii():
-        for pattern, replacement in _UNICODE:
-            answer = pattern.sub(replacement, answer)
-        answer = "".join(map(_ascii, answer.translate(_SIGNS))).translate(_SIGNS)
+        answer = answer.translate(_SIGNS)
+        for pattern, spelling in _UNICODE:
+            answer = pattern.sub(spelling, answer)
+        answer = "".join(map(_ascii, answer)).translate(_SIGNS)
     for pattern, spelling in _SPELLINGS:
         answer = pattern.sub(spelling, answer)
     answer = _END.sub("", answer)

@@ -1,11 +1,12 @@
-"""Pairs of answers that are equal or unequal by construction, as (given, gold, is_equal)."""
+"""Pairs of answers that are equal or unequal by construction, as (given, gold, is_equal), for each type of answers."""
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from fractions import Fraction
+
+from hacpo_core.verify import values as kinds
 
 Known = Callable[[random.Random], tuple[str, str, bool]]
 
@@ -89,23 +90,63 @@ def _with_unit(rng: random.Random) -> tuple[str, str, bool]:
     return f"{given:{rng.choice(('', ','))}}{rng.choice(units)}", str(value), is_equal
 
 
-def _product_of_powers(rng: random.Random) -> tuple[str, str, bool]:
-    powers = {prime: rng.randint(1, 4) for prime in rng.sample((2, 3, 5, 7, 11), 3)}
-    value, is_equal = math.prod(prime**power for prime, power in powers.items()), rng.random() < 0.5
-    factors = r" \cdot ".join(f"{prime}^{{{power}}}" for prime, power in powers.items())
-    return factors, str(value if is_equal else value + rng.choice((1, -1, value))), is_equal
-
-
-def _product_in_brackets(rng: random.Random) -> tuple[str, str, bool]:
-    """A product of two numbers without a sign between them; as the gold answer, it or their sum."""
-    one, other, below = rng.sample(range(3, 40), 3)
+def _product(rng: random.Random) -> tuple[str, str, bool]:
+    """A product of two numbers with or without a sign between them; as the gold answer, it or their sum."""
+    one, other = rng.sample(range(3, 40), 2)
     is_equal = rng.random() < 0.5
-    forms = r"{0}({1}) ({0})({1}) ({0}){1} {0}[{1}] {0}\left({1}\right) \left({0}\right)\left({1}\right) ({1})[{0}]"
-    halves = r"{0}(\frac{{{1}}}{{{2}}}) \frac{{{0}}}{{{2}}}({1}) ({0})({1}/{2}) {0}\left(\frac{{{1}}}{{{2}}}\right)"
-    if rng.random() < 0.5:
-        return rng.choice(forms.split()).format(one, other), str(one * other if is_equal else one + other), is_equal
-    value = Fraction(one * other, below) if is_equal else one + Fraction(other, below)
-    return rng.choice(halves.split()).format(one, other, below), f"{value.numerator}/{value.denominator}", is_equal
+    forms = r"{0}({1}) ({0})({1}) ({0}){1} {0}[{1}] {0}\left({1}\right) ({1})[{0}] {0}\cdot{1} {0}\times({1})"
+    return rng.choice(forms.split()).format(one, other), str(one * other if is_equal else one + other), is_equal
+
+
+def _converted(rng: random.Random) -> tuple[str, str, bool]:
+    """A quantity in another unit of its kind."""
+    powers = {"milli": -3, "centi": -2, "": 0, "kilo": 3, "mega": 6}
+    unit, (one, other) = rng.choice(("meter", "gram", "second", "joule", "liter")), rng.sample(list(powers), 2)
+    value, is_equal = rng.randint(2, 99), rng.random() < 0.5
+    power = powers[other] - powers[one] + (0 if is_equal else rng.choice((-1, 1)))
+    given = rng.choice((rf"{value}\text{{ {one}{unit}s}}", rf"\mathrm{{{value}\,{one}{unit}}}"))
+    return given, rf"{value} \times 10^{{{-power}}} \text{{ {other}{unit}s}}", is_equal
+
+
+def _chain(rng: random.Random) -> tuple[str, str, bool]:
+    """A value behind names and other spellings of it, or one that contradicts itself."""
+    name, (one, other) = (
+        rng.choice(("x", "f(2)", r"\angle ABC", "AB", "P(X > 3)", "S_{5}")),
+        rng.sample(range(2, 50), 2),
+    )
+    is_equal, value = rng.random() < 0.5, one + other
+    last = value if is_equal else value + 1
+    return rng.choice((f"{name} = {one}+{other} = {last}", f"{name} = {last}")), f"{name} = {value}", is_equal
+
+
+def _relation(rng: random.Random) -> tuple[str, str, bool]:
+    """An inequality of two variables, multiplied by a number."""
+    (one, other, bound), factor, is_equal = rng.sample(range(2, 20), 3), rng.randint(2, 9), rng.random() < 0.5
+    sign, reversed_sign = (r"\le", r"\ge") if is_equal else (r"\ge", r"\le")
+    forms = (f"{factor * one}x+{factor * other}y {sign} {factor * bound}", f"{bound} {reversed_sign} {one}x+{other}y")
+    return rng.choice(forms), rf"{one}x + {other}y \leq {bound}", is_equal
+
+
+def _ratio(rng: random.Random) -> tuple[str, str, bool]:
+    parts, factor, is_equal = [rng.randint(1, 9) for _ in range(3)], rng.randint(2, 9), rng.random() < 0.5
+    given = [factor * part for part in parts[:2]] + [factor * parts[2] + (0 if is_equal else 1)]
+    return rng.choice((":", " : ", " to ")).join(map(str, given)), ":".join(map(str, parts)), is_equal
+
+
+def _time(rng: random.Random) -> tuple[str, str, bool]:
+    hour, minute, is_equal = rng.randint(1, 11), rng.randint(0, 59), rng.random() < 0.5
+    given = rng.choice((f"{hour + 12}:{minute:02}", rf"{hour}:{minute:02} \text{{ PM}}", f"{hour:02}:{minute:02} p.m."))
+    return given, rf"\text{{{hour}:{minute:02} {'p.m.' if is_equal else 'a.m.'}}}", is_equal
+
+
+def _conditional(rng: random.Random) -> tuple[str, str, bool]:
+    """A value with the domain of its variable, which may be left out, or with a condition, which may not."""
+    name, factor, is_equal = rng.choice("nkm"), rng.randint(2, 9), rng.random() < 0.5
+    domain = rng.choice((rf", {name} \in \mathbb{{Z}}", rf" \text{{ for all integers }} {name}"))
+    condition = rng.choice(
+        (rf" \text{{ if }} {name} > 3", rf" \text{{ for even }} {name}", rf", \text{{ when }} {name}=1")
+    )
+    return f"{factor}{name}{domain if is_equal else condition}", rf"{factor}{name}, {name} \in \mathbb Z", is_equal
 
 
 def _changed(rng: random.Random) -> tuple[str, str, bool]:
@@ -140,48 +181,26 @@ def _close(rng: random.Random) -> tuple[str, str, bool]:
 
 
 def _expression(rng: random.Random) -> tuple[str, str, bool]:
-    """Two expressions; unequal ones differ in a sign, a letter, an exponent or an order."""
-    one, other = rng.sample("abcmnkxyzt", 2)
-    power = rng.randint(2, 9)
-    unequal = (
-        (f"{one}-{other}", f"{one}+{other}"),
-        (f"{one}-{other}", f"{other}-{one}"),
-        (rf"\frac{{{one}}}{{{other}}}", rf"\frac{{{other}}}{{{one}}}"),
-        (f"{one}^{{{power}}}", f"{power}^{{{one}}}"),
-        (f"{one}^{power}{other}", f"{one}{other}^{power}"),
-        (f"({one}+{other})^2", f"{one}^2+{other}^2"),
-        (rf"\sqrt{{{one}^2+{other}^2}}", f"{one}+{other}"),
-        (rf"\sin {power}{one}", rf"{power}\sin {one}"),
-        (f"{one}={power}", f"{one}=-{power}"),
-        (f"{one}={power}{other}+1", f"{one}={power}{other}-1"),
-        (f"{power}{one}", f"{power}{other}"),
-        (f"{one}_{power}", f"{one}^{power}"),
-        (f"{power}", f"{power}{one}"),
-    )
-    equal = (
-        (f"{other}+{one}", f"{one}+{other}"),
-        (f"({one}+{other})^2", f"{one}^2+2{one}{other}+{other}^2"),
-        (rf"\frac{{{power}{one}}}{{{power}{other}}}", rf"\frac{{{one}}}{{{other}}}"),
-        (rf"{one}^{power} \cdot {one}", f"{one}^{{{power + 1}}}"),
-        (f"-({other}-{one})", f"{one}-{other}"),
-    )
-    is_equal = rng.random() < 0.5
-    return *rng.choice(equal if is_equal else unequal), is_equal
+    """A sum in another order; unequal ones differ in a sign, a letter, its case or an exponent."""
+    letters = rng.sample("abcmnkxyzt", 4)
+    terms = [(rng.choice((-1, 1)) * rng.randint(2, 9), letter, rng.randint(1, 4)) for letter in letters[:3]]
+    (number, letter, power), is_equal = terms[0], rng.random() < 0.5
+    changed = ((-number, letter, power), (number, letters[3], power), (number, letter.upper(), power))
+    other = terms[0] if is_equal else rng.choice((*changed, (number, letter, power + 1), (power, letter, number)))
+    given = rng.sample([other, *terms[1:]], 3)
+    spelled = ["".join(f"{n:+}{x}^{{{p}}}" for n, x, p in side).removeprefix("+") for side in (given, terms)]
+    return spelled[0], spelled[1], is_equal
 
 
-KNOWN: dict[str, Known] = {
-    "rational numbers": _rational,
-    "roots": _root,
-    "polynomials": _polynomial,
-    "sets": _set,
-    "tuples": _tuple,
-    "intervals": _interval,
-    "matrices of numbers": _matrix,
-    "numbers with a unit": _with_unit,
-    "products of powers": _product_of_powers,
-    "products in brackets": _product_in_brackets,
-    "changed numbers": _changed,
-    "named numbers": _named,
-    "close numbers": _close,
-    "expressions": _expression,
+OF_TYPES: dict[type, tuple[Known, ...]] = {
+    kinds.Expression: (_rational, _root, _polynomial, _matrix, _product, _changed, _named, _close, _expression),
+    kinds.Quantity: (_with_unit, _converted),
+    kinds.Chain: (_chain,),
+    kinds.Relation: (_relation,),
+    kinds.Numbers: (_interval,),
+    kinds.Listing: (_set, _tuple),
+    kinds.Ratio: (_ratio,),
+    kinds.Literal: (_time,),
+    kinds.Conditional: (_conditional,),
 }
+KNOWN: dict[str, Known] = {f"known{draw.__name__}": draw for draws in OF_TYPES.values() for draw in draws}

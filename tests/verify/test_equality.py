@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +14,7 @@ from hacpo_core.verify.answers import UNREADABLE
 from hacpo_core.verify.equality import EQUALITY, answers_equal, is_readable
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.values import Answer
+from tests.verify.known import KNOWN, OF_TYPES
 from tests.verify.rewritten import REWRITTEN, changes
 
 PAIRS = Path(__file__).parent / "pairs"
@@ -59,8 +61,14 @@ def test_a_gold_answer_beyond_reading_is_compared_by_its_tokens() -> None:
     assert answers_equal("C) x > 5", "$C$\\\\\n\\noindent")
 
 
-def test_every_type_has_one_function() -> None:
-    assert EQUALITY.keys() == set(get_args(Answer))
+def test_every_type_has_one_function_and_answers_drawn_from_it() -> None:
+    assert EQUALITY.keys() == OF_TYPES.keys() == set(get_args(Answer))
+
+
+def test_drawn_answers_are_equal_as_they_were_made() -> None:
+    rng = random.Random(0)
+    drawn = [(name, *draw(rng)) for name, draw in KNOWN.items() for _ in range(40)]
+    assert [case for case in drawn if answers_equal(case[1], case[2]) != case[3]] == []
 
 
 def test_known_unit_behind_an_answer_is_no_part_of_it() -> None:

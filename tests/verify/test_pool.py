@@ -13,7 +13,6 @@ import pytest
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.records import Gold
-from hacpo_core.verify.cache import DecisionCache, Pair
 from hacpo_core.verify.pool import VerifierPool
 from tests.waiting import wait_until
 
@@ -97,16 +96,12 @@ def test_a_pair_is_compared_once_and_then_comes_from_the_cache() -> None:
     assert [verdict.seconds for verdict in second] == [0.0, 0.0]
 
 
-def test_the_cache_drops_what_was_used_longest_ago_and_keeps_nothing_unscored() -> None:
-    cache = DecisionCache(num_entries=2)
-    one, two, three = (Pair(candidate=letter, gold="1") for letter in "abc")
-    cache.put(one, "wrong")
-    cache.put(two, "correct")
-    assert cache.get(one) == "wrong"
-    cache.put(three, "unscored")
-    assert cache.get(three) is None
-    cache.put(three, "correct")
-    assert [cache.get(pair) for pair in (one, two, three)] == ["wrong", None, "correct"]
+def test_the_cache_drops_what_is_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hacpo_core.verify.pool.CACHE_ENTRIES", 2)
+    with VerifierPool(num_workers=1, timeout_s=20, memory_mb=512, style="boxed") as pool:
+        pool.verify(boxed("1/2", "1/3", "1/4"), ["0.5", "0.5", "0.5"])
+        first, last = pool.verify(boxed("1/2", "1/4"), ["0.5", "0.5"])
+    assert first.seconds > 0.0 and last.seconds == 0.0
 
 
 @pytest.mark.slow

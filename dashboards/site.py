@@ -71,7 +71,10 @@ class Site:
     mlflow_url: Callable[[], str] = lambda: ""
     curves: CurveReader = field(default_factory=CurveReader)
     responses: ResponseReader = field(default_factory=ResponseReader)
-    comparisons: GridComparisons = field(default_factory=GridComparisons)
+    comparisons: GridComparisons = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.comparisons = GridComparisons(self.runs.root_of)
 
     def message(self, error: Exception) -> str:
         """Text of an error, with paths relative to the runs folder: the page names no folder of this machine."""

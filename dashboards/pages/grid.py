@@ -7,21 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
-from fastapi.params import Query
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from dashboards.models.grids.cells import build_matrix
 from dashboards.models.grids.failures import failure_groups
-from dashboards.models.grids.rows import summaries
 from dashboards.models.grids.verdicts import GridVerdicts
 from dashboards.models.listing import ALL_RUNS, UnknownError
 from dashboards.pages.forms import chosen_experiments, read_form
+from dashboards.report.compared import TOGETHER
 from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
@@ -33,7 +32,6 @@ _log = logging.getLogger(__name__)
 ACTIONS = ("retry", "run", "cancel")
 FIRST_REPLY_S = 0.3
 _Rows = Literal["mean", "each"]
-_Name = Annotated[str, Query(max_length=200)]
 _UNKNOWN = "there is no such experiment"
 
 
@@ -50,8 +48,8 @@ def grid_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/grid/{name}")
-    def show(request: Request, name: str, baseline: _Name = "", agents: _Rows = "mean") -> Response:
-        context = _context(site, name, baseline, agents)
+    def show(request: Request, name: str, agents: _Rows = "mean") -> Response:
+        context = _context(site, name, agents)
         live = fragment("grid/live.html", **context)
         report = report_of(site, site.runs.grid(name))
         return site.page(
@@ -64,8 +62,8 @@ def grid_routes(site: Site) -> APIRouter:
         )
 
     @router.get("/grid/{name}/changes")
-    def changes(name: str, baseline: _Name = "", agents: _Rows = "mean", seen: str = "") -> Response:
-        return part("grid/live.html", _context(site, name, baseline, agents), seen)
+    def changes(name: str, agents: _Rows = "mean", seen: str = "") -> Response:
+        return part("grid/live.html", _context(site, name, agents), seen)
 
     @router.get("/grid/{name}/report.html")
     def report(name: str) -> Response:
@@ -91,32 +89,27 @@ def report_of(site: Site, record: GridRecord) -> Path:
     return site.runs.runs_dir / "reports" / record.name / "report.html"
 
 
-def _context(site: Site, name: str, baseline: str, agents: _Rows) -> dict[str, Any]:
-    """Template values of a grid; its rows are compared with the method named `baseline`, by default the best one."""
+def _context(site: Site, name: str, agents: _Rows) -> dict[str, Any]:
+    """Template values of a grid."""
     schedule = site.scheduling.view(wait_s=FIRST_REPLY_S)
     record = site.runs.grid(name)
     status_of = cache(site.runs.status)  # read once for a request
     matrix = build_matrix(record, status_of, schedule, by_agent=agents == "each")
     comparison = site.comparisons.of(record, status_of)
-    verdicts = comparison.verdicts if name != ALL_RUNS else GridVerdicts(None)
-    methods = [verdicts.ours, *verdicts.baselines] if verdicts.ours is not None else []
-    variants = {f"{v.method}/{v.label}" if v.label else v.method: v for v in methods if v is not None}
-    if baseline and baseline not in variants:
-        raise UnknownError(f"the grid {name} has no method {baseline!r} to compare with")
-    default = next((key for key, v in variants.items() if v == (verdicts.best_baseline or verdicts.ours)), "")
+    tables = {pair: comparer.comparison for pair, comparer in comparison.comparers.items()}
     live = {
         "matrix": matrix,
-        "rows": summaries(matrix, comparison.comparers, variants.get(baseline or default)),
+        "lines": {
+            (pair, agent, line.variant): line
+            for pair, table in tables.items()
+            for line in table.lines
+            for agent in (line.agent, *([TOGETHER] if len(table.agents) == 1 else []))
+        },
         "groups": failure_groups(matrix.experiments),
-        "verdicts": verdicts,
+        "verdicts": comparison.verdicts if name != ALL_RUNS else GridVerdicts(None),
         "notice": schedule.notice,
     }
-    return live | {
-        "version": version_of(*live.values()),
-        "baselines": {key: variant.title for key, variant in variants.items()},
-        "baseline": baseline or default,
-        "agents": agents,
-    }
+    return live | {"version": version_of(*live.values()), "agents": agents, "together": TOGETHER}
 
 
 def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:

@@ -15,9 +15,6 @@ from dashboards.models.grids.failures import FailureGroup, failure_groups
 from dashboards.models.grids.matrix import MatrixTotals
 from dashboards.models.grids.verdicts import GridVerdicts
 from dashboards.models.listing import ALL_RUNS
-from dashboards.report.cells import Variant
-from dashboards.report.compared import ComparedRow
-from dashboards.report.statistics import Difference
 from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
 
@@ -36,7 +33,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A grid on the first page; `span` is the largest absolute end of an interval, in points."""
+    """A grid on the first page."""
 
     name: str
     title: str
@@ -44,21 +41,6 @@ class Card:
     verdicts: GridVerdicts
     failures: tuple[FailureGroup, ...]
     last: Event | None
-
-    @property
-    def rows(self) -> list[tuple[Variant, ComparedRow | None]]:
-        """Every baseline, with its verdict over all pairs and agents (None: not yet)."""
-        overall = self.verdicts.of()
-        return [(variant, overall.get(variant)) for variant in self.verdicts.baselines]
-
-    @property
-    def span(self) -> float:
-        """Largest distance from zero on the axis of the forest plot, in points."""
-        differences = [d for row in self.verdicts.of().values() if isinstance(d := row.difference, Difference)]
-        # An interval of two seeds may be very wide; the axis follows the values, and intervals are cut.
-        return max(
-            [1.0, *(1.5 * abs(d.value) for d in differences), *(min(d.high - d.value, 15.0) for d in differences)]
-        )
 
 
 def overview_routes(site: Site) -> APIRouter:

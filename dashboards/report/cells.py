@@ -1,7 +1,4 @@
-"""Results of a grid's cells: scores, costs, curves, code versions, and cells without a result.
-
-Shapes: S seed, P problem.
-"""
+"""Results of a grid's cells: evaluations, costs, curves, code versions, and cells without a result."""
 
 from __future__ import annotations
 
@@ -19,10 +16,8 @@ from flows.records.gridfile import GridCell
 from flows.runs.results import read_curves, read_final
 from flows.service.experiment_state import ExperimentState
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.metrics import METRICS, Floats
 from hacpo_core.evaluation.results import EvaluationResult, results
 from hacpo_core.evaluation.stopping import last_step
-from hacpo_core.evaluation.table import read_responses
 
 TITLES = {
     BEFORE: "before training",
@@ -105,7 +100,6 @@ class Results:
     grid: GridPlan
     runs: list[Run]
     missing: list[tuple[GridCell, ExperimentState]] = field(default_factory=list)
-    _scores: dict[tuple[str, str, str], pd.Series] = field(default_factory=dict)
 
     @property
     def places(self) -> list[tuple[str, str]]:
@@ -141,22 +135,6 @@ class Results:
         """Benchmarks evaluated after training: the paper's in its order, then the others."""
         names = dict.fromkeys(name for run in self.runs for name in run.plan.config.evaluate.final)
         return [*(name for name in BENCHMARKS if name in names), *(name for name in names if name not in BENCHMARKS)]
-
-    def scores(self, run: Run, benchmark: str) -> pd.Series:
-        """Score of every problem after training, by the benchmark's metric; nan if it is unknown.
-
-        Returns:
-            score by problem id, in the benchmark's order.
-        """
-        key = (run.cell.experiment, run.cell.agent, benchmark)
-        if key not in self._scores:
-            result = run.after[benchmark]
-            frame = read_responses(run.plan.root, step=result.step, benchmark=benchmark, agent=run.cell.agent)
-            by_key = frame.pivot(index="problem_id", columns="sample", values="reward")
-            by_key = by_key.loc[frame["problem_id"].drop_duplicates()]
-            score_P = METRICS[result.headline.partition("@")[0]](by_key.to_numpy(dtype=np.float64))
-            self._scores[key] = pd.Series(score_P, index=by_key.index.to_numpy())
-        return self._scores[key]
 
     def of(self, pair: str, agent: str, variant: Variant | None = None) -> dict[int, Run]:
         """Complete runs of a pair and agent, by seed; without a variant, one run of any variant per seed."""
@@ -229,23 +207,3 @@ def average(evaluations: dict[str, EvaluationResult], benchmarks: Iterable[str])
     """Mean over benchmarks of each one's main metric; nan if one is missing or there are none."""
     values = [evaluations[name].value if name in evaluations else np.nan for name in benchmarks]
     return float(np.mean(values)) if values else np.nan
-
-
-def paired_scores(results: Results, ours: Sequence[Run], theirs: Sequence[Run], benchmark: str) -> Floats | None:
-    """Difference of two methods' scores per seed and problem.
-
-    Args:
-        results: results that the runs belong to.
-        ours, theirs: runs of one agent with the same seeds in the same order.
-        benchmark: name of the benchmark.
-
-    Returns:
-        difference_SP; None if the runs were not evaluated on the same problems.
-    """
-    rows = []
-    for a, b in zip(ours, theirs, strict=True):
-        score_a, score_b = results.scores(a, benchmark), results.scores(b, benchmark)
-        if list(score_a.index) != list(score_b.index):
-            return None
-        rows.append(score_a.to_numpy() - score_b.to_numpy())
-    return np.stack(rows) if len({len(row) for row in rows}) == 1 else None

@@ -47,50 +47,28 @@ class ComparedRow:
 
     @property
     def word(self) -> str:
-        """Win, tie or loss; ONE_SEED with one seed, and "not yet" with none."""
+        """Win, tie or loss; ONE_SEED with one seed, and NOT_YET without a difference."""
         if isinstance(self.difference, str):
             return NOT_YET
         return verdict_word(self.difference.value, self.corrected_p, self.difference.num_seeds)
 
     @property
-    def has_interval(self) -> bool:
-        """Whether the interval is known; a file of an evaluation may lack the error of one seed."""
-        d = self.difference
-        return isinstance(d, Difference) and (d.num_seeds > 1 or math.isfinite(d.standard_error))
-
-    @property
-    def so_far(self) -> str:
-        """What a row over all pairs lacks; "" if it lacks none."""
-        return f", {counted(self.num_open, 'pair')} to come" if self.num_open else ""
-
-    @property
-    def text(self) -> str:
-        """Points, interval (over problems alone with one seed), p-value and seeds; "" without a difference."""
-        d = self.difference
-        if isinstance(d, str):
-            return ""
-        over, p_value = (" over problems", "") if d.num_seeds < 2 else ("", f", p {p_text(self.corrected_p)}")
-        bounds = f"95 % interval{over} {signed(d.low)} to {signed(d.high)}" if self.has_interval else "interval unknown"
-        return f"{signed(d.value)} points, {bounds}{p_value}, {counted(d.num_seeds, 'seed')}{self.so_far}"
-
-    @property
     def sentence(self) -> str:
-        """Who is ahead of whom, by how much, and whether that is more than noise; "" without a difference."""
+        """Who is ahead of whom, by how much, and whether that is more than noise; without a difference, why not."""
         d = self.difference
         if isinstance(d, str):
-            return ""
-        interval = f"{signed(d.low)} to {signed(d.high)}"
-        if d.num_seeds < 2 and not d.standard_error > 0:
-            basis, noise = "one seed, the same difference on every problem", "how much of it is noise is unknown"
-        elif d.num_seeds < 2:
-            basis = f"95 % interval over problems {interval}, one seed"
-            noise = "no more than noise" if d.low <= 0 <= d.high else "more than the noise of problems, seeds aside"
-        else:
-            basis = f"95 % interval {interval}, p {p_text(self.corrected_p)} after Holm, {d.num_seeds} seeds"
-            noise = "no more than noise" if self.word == "tie" else "more than noise"
+            return f"{self.title}: {NOT_YET} ({d})"
         distance = f"{abs(d.value):.1f}"
         where = "level with" if distance == "0.0" else f"{distance} points {'ahead of' if d.value > 0 else 'behind'}"
-        return f"{self.ours.title} is {where} {self.theirs.title} ({basis}): {noise}"
+        over, noise = (" over problems alone", "the noise of problems") if d.num_seeds < 2 else ("", "noise")
+        aside = ", seeds aside" if d.num_seeds < 2 else ""
+        interval = f"95 % interval{over} {signed(d.low)} to {signed(d.high)}, p {p_text(self.corrected_p)} after Holm"
+        to_come = f", {counted(self.num_open, 'pair')} to come" if self.num_open else ""
+        more = "no more" if self.corrected_p >= 0.05 else "more"
+        return (
+            f"{self.ours.title} is {where} {self.theirs.title} ({interval}, {counted(d.num_seeds, 'seed')}{to_come}): "
+            f"{more} than {noise}{aside}"
+        )
 
 
 def holm_corrected(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
@@ -120,7 +98,7 @@ def forest(name: str, caption: str, rows: Iterable[ComparedRow]) -> Chart | None
             "verdict": row.word,
             "p_holm": row.corrected_p,
             "seeds": row.difference.num_seeds,
-            "note": f"{row.word}: {row.text}",
+            "note": row.sentence,
         }
         for row in sorted(shown, key=lambda row: row.agent != TOGETHER)
         if isinstance(row.difference, Difference)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from dashboards.report.cells import REFERENCE, Results, Run, Variant, average
-from dashboards.report.differences import paired_difference
+from dashboards.report.differences import Finals
 from dashboards.report.statistics import p_text
 from dashboards.report.tables import number_text
 
@@ -113,15 +113,15 @@ def _tokens_text(value: float) -> str:
     return number_text(value, ".0f")
 
 
-def gained_for_half(results: Results, benchmarks: Sequence[str]) -> list[str]:
+def gained_for_half(results: Results, finals: Finals) -> list[str]:
     """Check of "half the rollout cost", a line per pair: HACPO's tokens relative to GSPO x 2, and its lead."""
     twice = Variant("gspo_x2")
     lines = []
     for pair in results.pairs:
-        ours, theirs = (pair_cost(results, pair, variant, benchmarks) for variant in (REFERENCE, twice))
+        ours, theirs = (pair_cost(results, pair, variant, finals.benchmarks) for variant in (REFERENCE, twice))
         if ours is None or theirs is None:
             continue
-        lead = paired_difference(results, REFERENCE, twice, [(pair, a) for a in results.agents(pair)], benchmarks)
+        lead = finals.difference(REFERENCE, twice, [(pair, agent) for agent in results.agents(pair)])
         lead_text = lead if isinstance(lead, str) else f"{lead.value:+.1f} points (p {p_text(lead.p_value)})"
         share = number_text(tokens_share(ours, theirs), ".2f")
         lines.append(f"{pair}: HACPO samples {share} times the tokens of GSPO x 2; HACPO − GSPO x 2: {lead_text}.")

@@ -16,10 +16,9 @@ from dashboards.charts.pictures import svg
 from dashboards.report.cells import REFERENCE, Results, Run, Variant, read_results
 from dashboards.report.costs import cost_table, gained_for_half, is_on_cpu
 from dashboards.report.curves import training_curves
-from dashboards.report.differences import ENOUGH_SEEDS, comparisons
+from dashboards.report.differences import comparisons, finals_of
 from dashboards.report.document import to_html, to_markdown
 from dashboards.report.published import BENCHMARKS
-from dashboards.report.statistics import NUM_PAIRED_RESAMPLES
 from dashboards.report.tables import accuracy_table, exponent_table, paper_values_in, ratio_table
 from flows.grids.planner import GridPlan
 from flows.planning.compose import to_yaml
@@ -73,7 +72,7 @@ def report_content(results: Results) -> Mapping[str, Any]:
         if configured_benchmarks
         else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
     )
-    versions = _versions(results.runs)
+    versions, finals = _versions(results.runs), finals_of(results, benchmarks)
     return {
         "title": grid.config.title,
         "layout": layout,
@@ -84,11 +83,7 @@ def report_content(results: Results) -> Mapping[str, Any]:
         "is_dirty": any(version.endswith("-dirty") for version in versions),
         "questions": _questions(results),
         "golds": _golds(results.runs),
-        "comparisons": comparisons(results, paper_values, benchmarks, grid.config.report.against or [])
-        if results.runs
-        else [],
-        "enough_seeds": ENOUGH_SEEDS,
-        "resamples": NUM_PAIRED_RESAMPLES,
+        "comparisons": comparisons(finals, paper_values, grid.config.report.against or []) if results.runs else [],
         "exponents": exponent_table(results) if layout == "table4" else None,
         "accuracies": accuracy_table(results, paper_values, benchmarks),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
@@ -98,7 +93,7 @@ def report_content(results: Results) -> Mapping[str, Any]:
         "costs": cost_table(results, benchmarks) if results.runs else None,
         "uses_gpu": not all(map(is_on_cpu, results.runs)),
         "uses_cpu": any(map(is_on_cpu, results.runs)),
-        "half": gained_for_half(results, benchmarks),
+        "half": gained_for_half(results, finals),
         "curves": list(training_curves(results)),
         "is_of_paper": is_of_paper,
         "settings": _settings(results),

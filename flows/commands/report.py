@@ -30,5 +30,5 @@ def report(
 
     grid_plan = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
     report = write_report(grid_plan, out or runs_dir / "reports" / grid_plan.name)
-    sync_grid(record_of(grid_plan), runs_dir)
+    sync_grid(record_of(grid_plan), runs_dir, report.sentences)
     print("\n".join((str(report.page), *report.sentences)))

@@ -106,7 +106,7 @@ def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
     rows = result_rows(grid)
     report = write_report(grid, runs_dir / "reports" / grid.name)
     sync_experiments(runs_dir, [plan.id for plan in grid.plans.values()])
-    sync_grid(record_of(grid), runs_dir)
+    sync_grid(record_of(grid), runs_dir, report.sentences)
     print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
     print(f"\nreport   {report.page}")
     print(f"page     `make dashboard`, or `hacpo dashboard --runs-dir {runs_dir}`")

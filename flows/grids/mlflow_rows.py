@@ -51,8 +51,11 @@ class _Cell:
     row: dict[str, Any]
 
 
-def sync_grid(record: GridRecord, runs_dir: Path) -> None:
-    """Bring MLflow's runs for the complete rows of a grid to what the runs folder holds; a store away is a warning."""
+def sync_grid(record: GridRecord, runs_dir: Path, verdicts: Sequence[str] = ()) -> None:
+    """Bring MLflow's runs for the complete rows of a grid to what the runs folder holds; a store away is a warning.
+
+    `verdicts` are the sentences of the grid's report; they become a tag of each run.
+    """
     try:
         roots = {name: experiments_dir(runs_dir) / name for name in sorted(record.experiments)}
         plans = {name: find_plan(runs_dir, name) for name, root in roots.items() if (root / RESULT_FILE).is_file()}
@@ -76,6 +79,8 @@ def sync_grid(record: GridRecord, runs_dir: Path) -> None:
             key = digest_of([name, *ids])  # rows with different settings have different experiments
             members = [membership("grid", record.name), membership("pair", cell.pair)]
             tags = {**dict.fromkeys(members, "true"), "hacpo.experiments": " ".join(dict.fromkeys(ids))}
+            if verdicts:
+                tags[membership("verdict", record.name)] = "; ".join(verdicts)
             store.write(key, [RunContent(name, "FINISHED", tags, _params(cells), list(_batches(cells)))])
     except HacpoError as error:
         _log.warning("grid %s: not sent to MLflow: %s; `hacpo sync` sends it later", record.name, first_line(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,9 @@ def read_evaluations(root: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*_OF_PLACE, *_OF_ESTIMATE, *_OF_RESULT])
 
 
-def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.DataFrame:
+def read_responses(
+    root: Path, *, step: int, benchmark: str, agent: str, columns: Sequence[str] = _RESPONSES
+) -> pd.DataFrame:
     """Every response of one complete evaluation, in the benchmark's order.
 
     Args:
@@ -53,6 +56,7 @@ def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.D
         step: training step after which the agent was evaluated; 0: before training.
         benchmark: its name.
         agent: its name.
+        columns: some of those below.
 
     Returns:
         problem_id, sample, question, answer, text, num_tokens, finish_reason, status, reward (nan where unscored),
@@ -75,5 +79,5 @@ def read_responses(root: Path, *, step: int, benchmark: str, agent: str) -> pd.D
     frames = []
     for first, end in read_result(store, step, phase).shards:
         shard = f"{shard_kind(benchmark, range(first, end))}.{agent}"
-        frames.append(store.read_table(step, shard, f"{shard}.parquet", columns=_RESPONSES))
+        frames.append(store.read_table(step, shard, f"{shard}.parquet", columns=columns))
     return pd.concat(frames, ignore_index=True)

@@ -82,10 +82,10 @@ def cell_of(tab: Any, experiment: str) -> Any:
 def test_find_who_wins(tab: Any, served: str, runs_dir: Path) -> None:
     write_grid(runs_dir, agents=AGENTS, seeds=range(9))
     open_page(tab, served)
-    assert "win +5.0" in tab.locator(".forest tr").inner_text().replace("\t", " ")
+    assert "win HACPO is 5.0 points ahead of GSPO" in tab.locator(".verdicts").inner_text()
     tab.get_by_role("link", name="A small grid", exact=True).click()
     tab.wait_for_load_state("load")
-    assert "HACPO against GSPO" in tab.locator("#verdicts").inner_text()
+    assert "HACPO is 5.0 points ahead of GSPO" in tab.locator("#verdicts").inner_text()
     tab.get_by_role("link", name="compare methods").click()
     wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
     tab.locator("#curves").get_by_label("single seeds").check()

@@ -151,14 +151,6 @@ class Comparer:
                 values[seed] = statistics.fmean(agent.value(agent.last, benchmarks) for agent in team)
         return {seed: value for seed, value in values.items() if not math.isnan(value)}
 
-    def final_variances(self, variant: Variant, agents: Sequence[str]) -> Mapping[int, float]:
-        """Squared standard error over problems of what `finals` gives; nan where it is unknown."""
-        variances = {}
-        for seed in self.finals(variant, agents):
-            team = self._of(variant, seed, agents) or []
-            variances[seed] = sum(agent.variance(agent.last, self.benchmarks) for agent in team) / len(team) ** 2
-        return variances
-
     def _of_column(self, column: str) -> tuple[str, ...]:
         return self.benchmarks if column == AVERAGE else (column,)
 

@@ -36,14 +36,6 @@ class AgentEvaluations:
         values = {evaluation.benchmark: evaluation.value for evaluation in self.evaluations if evaluation.step == step}
         return statistics.fmean(values.get(name, math.nan) for name in benchmarks)
 
-    def variance(self, step: int | None, benchmarks: Sequence[str]) -> float:
-        """Squared standard error over problems of that mean; nan if one is unknown."""
-        errors = {evaluation.benchmark: evaluation.error for evaluation in self.evaluations if evaluation.step == step}
-        known_errors = [error for name in benchmarks if (error := errors.get(name)) is not None]
-        if len(known_errors) < len(benchmarks):
-            return math.nan
-        return sum(error**2 for error in known_errors) / len(known_errors) ** 2
-
 
 def evaluations_of(cell: GridCell, status_of: StatusOf) -> AgentEvaluations:
     """An agent's evaluations in the experiment of a cell."""

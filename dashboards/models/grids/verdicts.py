@@ -1,17 +1,18 @@
-"""A grid's verdicts so far: its method of interest against each baseline, paired by seed."""
+"""A grid's verdicts so far: its method of interest against each baseline, as in its report."""
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from dashboards.models.grids.cells import StatusOf
 from dashboards.models.grids.comparison import Comparer
 from dashboards.report.cells import Variant, method_of_interest
-from dashboards.report.compared import EVERY_PAIR, TOGETHER, ComparedRow, holm_corrected
-from dashboards.report.statistics import Difference, of_one_seed, paired_t
+from dashboards.report.compared import EVERY_PAIR, TOGETHER, ComparedRow
+from dashboards.report.differences import Final, Finals, ScoreReader, compared_rows
+from dashboards.report.statistics import Difference
+from dashboards.report.tables import paper_values_in
 from flows.records.gridfile import GridRecord
 
 _TWICE_THE_TOKENS = "gspo_x2"
@@ -24,25 +25,23 @@ class GridVerdicts:
     ours: Variant | None
     baselines: tuple[Variant, ...] = ()
     rows: tuple[ComparedRow, ...] = ()
-    """of each pair, agent and baseline"""
-    best_baseline: Variant | None = None
-    """the other method against which ours has the smallest lead, on common pairs and seeds"""
+    """of each agent, pair, and all pairs, by baseline"""
 
     def of(self, pair: str = EVERY_PAIR, agent: str = TOGETHER) -> dict[Variant, ComparedRow]:
         """Verdicts of one pair and agent, by baseline."""
-        return {v.theirs: v for v in self.rows if (v.pair, v.agent) == (pair, agent)}
+        return {row.theirs: row for row in self.rows if (row.pair, row.agent) == (pair, agent)}
 
     @property
-    def headlines(self) -> list[tuple[str, Variant, ComparedRow | None]]:
-        """What is compared, the baseline, and the verdict (None: not yet): best baseline, and twice the tokens."""
-        if self.ours is None:
-            return []
+    def headlines(self) -> list[tuple[str, ComparedRow]]:
+        """The verdicts against the best baseline, which leaves ours the smallest lead, and with twice the tokens."""
         overall = self.of()
-        double = next((variant for variant in self.baselines if variant.method == _TWICE_THE_TOKENS), None)
-        if double is not None and double == self.best_baseline:
-            return [("the best baseline, with twice the tokens", double, overall.get(double))]
-        baselines = [("the best baseline", self.best_baseline), ("with twice the tokens", double)]
-        return [(what, variant, overall.get(variant)) for what, variant in baselines if variant is not None]
+        leads = {v: d.value for v, row in overall.items() if isinstance(d := row.difference, Difference)}
+        best = min(leads, key=lambda variant: leads[variant], default=None)
+        double = next((variant for variant in overall if variant.method == _TWICE_THE_TOKENS), None)
+        if double is not None and double == best:
+            return [("the best baseline, with twice the tokens", overall[double])]
+        baselines = [("the best baseline", best), ("with twice the tokens", double)]
+        return [(what, overall[variant]) for what, variant in baselines if variant is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,8 @@ class GridComparison:
 class GridComparisons:
     """Comparisons of grids; a grid is compared again only after a new evaluation, not after every training step."""
 
-    def __init__(self) -> None:
+    def __init__(self, root_of: Callable[[str], Path]) -> None:
+        self._root_of, self._reader = root_of, ScoreReader()
         self._comparisons: dict[str, tuple[object, GridComparison]] = {}
 
     def of(self, record: GridRecord, status_of: StatusOf) -> GridComparison:
@@ -67,96 +67,24 @@ class GridComparisons:
         if comparison is None or earlier_basis != basis:
             pairs = dict.fromkeys(cell.pair for cell in record.cells)
             comparers = {pair: Comparer(record, pair, status_of) for pair in pairs}
-            comparison = GridComparison(comparers, verdicts_of(comparers))
+            comparison = GridComparison(comparers, self._verdicts(record, status_of))
             self._comparisons[record.name] = basis, comparison
         return comparison
 
-
-@dataclass(frozen=True, slots=True)
-class _Lead:
-    """Points by which a method leads another, and their squared standard error over problems, by common seed."""
-
-    points: Mapping[int, float]
-    variances: Mapping[int, float]
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    @classmethod
-    def mean(cls, leads: Sequence[_Lead]) -> _Lead:
-        """Mean over pairs, on their common seeds."""
-        seeds = sorted(set.intersection(*(set(lead.points) for lead in leads))) if leads else []
-        return cls(
-            {seed: statistics.fmean(lead.points[seed] for lead in leads) for seed in seeds},
-            {seed: sum(lead.variances[seed] for lead in leads) / len(leads) ** 2 for seed in seeds},
-        )
-
-    @property
-    def difference(self) -> Difference:
-        """Over at least one seed."""
-        if len(self) > 1:
-            return paired_t(list(self.points.values()))
-        (seed,) = self.points
-        return of_one_seed(self.points[seed], math.sqrt(self.variances[seed]))
-
-
-def verdicts_of(comparers: Mapping[str, Comparer]) -> GridVerdicts:
-    """The verdicts of a grid; without a common complete seed there is none.
-
-    Args:
-        comparers: of the grid's pairs.
-    """
-    variants = list(dict.fromkeys(variant for comparer in comparers.values() for variant in comparer.variants))
-    ours = method_of_interest(variants)
-    if ours is None:
-        return GridVerdicts(None)
-    baselines = [variant for variant in variants if variant != ours]
-    places = [(pair, agent) for pair, comparer in comparers.items() for agent in comparer.agents]
-    kinds: list[list[tuple[str, str]]] = [places, [(pair, TOGETHER) for pair in comparers]]
-    leads = {
-        (pair, agent, theirs): _lead(comparers[pair], agent, ours, theirs)
-        for kind in kinds
-        for pair, agent in kind
-        for theirs in baselines
-    }
-    num_open: dict[Variant, int] = {}
-    for theirs in baselines:
-        planned_pairs = [pair for pair, comparer in comparers.items() if {ours, theirs} <= set(comparer.variants)]
-        pair_leads = [leads[pair, TOGETHER, theirs] for pair in planned_pairs]
-        # With one pair of several seeds, those of one seed must wait.
-        num_seeds = min(2, max(map(len, pair_leads), default=0))
-        long_leads = [lead for lead in pair_leads if len(lead) >= max(1, num_seeds)]
-        leads[EVERY_PAIR, TOGETHER, theirs] = _Lead.mean(long_leads)
-        num_open[theirs] = len(pair_leads) - len(long_leads)
-    rows = [
-        ComparedRow(
-            ours,
-            theirs,
-            pair,
-            agent,
-            leads[pair, agent, theirs].difference,
-            num_open=num_open[theirs] if pair == EVERY_PAIR else 0,
-        )
-        for kind in [*kinds, [(EVERY_PAIR, TOGETHER)]]
-        for pair, agent in kind
-        for theirs in baselines
-        if leads[pair, agent, theirs]
-    ]
-    overall = {
-        row.theirs: row.difference.value
-        for row in rows
-        if row.pair == EVERY_PAIR and isinstance(row.difference, Difference)
-    }
-    best = min(overall, key=lambda variant: overall[variant], default=None)  # leaves us the smallest lead
-    return GridVerdicts(ours, tuple(baselines), tuple(holm_corrected(rows)), best)
-
-
-def _lead(comparer: Comparer, agent: str, ours: Variant, theirs: Variant) -> _Lead:
-    agents = comparer.agents if agent == TOGETHER else (agent,)
-    a, b = (comparer.finals(variant, agents) for variant in (ours, theirs))
-    of_a, of_b = (comparer.final_variances(variant, agents) for variant in (ours, theirs))
-    seeds = sorted(a.keys() & b.keys())
-    return _Lead(
-        {seed: 100 * (a[seed] - b[seed]) for seed in seeds},
-        {seed: 100**2 * (of_a[seed] + of_b[seed]) for seed in seeds},
-    )
+    def _verdicts(self, record: GridRecord, status_of: StatusOf) -> GridVerdicts:
+        by_seed: dict[tuple[str, str, Variant], dict[int, Final]] = {}
+        for cell in record.cells:
+            finals = by_seed.setdefault((cell.pair, cell.agent, Variant(cell.method, cell.label)), {})
+            status = status_of(cell.experiment)
+            if status.state == "done" and status.progress is not None:
+                step = status.progress.num_steps
+                ends = [e for e in status.progress.evaluations if (e.agent, e.step) == (cell.agent, step)]
+                values = {e.benchmark: e.value for e in ends}
+                finals[cell.seed] = Final(self._root_of(cell.experiment), cell.agent, step, values)
+        all_finals = Finals(by_seed, record.benchmarks, self._reader)
+        ours = method_of_interest(all_finals.variants)
+        if ours is None or not record.benchmarks:
+            return GridVerdicts(ours)
+        baselines = tuple(variant for variant in all_finals.variants if variant != ours)
+        pairs = [(ours, variant) for variant in baselines]
+        return GridVerdicts(ours, baselines, compared_rows(all_finals, pairs, paper_values_in(record.table)))

@@ -5,25 +5,32 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dashboards.charts import charts
+from dashboards.models.grids.verdicts import GridComparisons
+from dashboards.models.listing import Runs
 from dashboards.report import write_report
 from dashboards.report.cells import REFERENCE, Variant, average, read_results
 from dashboards.report.costs import pair_cost
-from dashboards.report.differences import paired_difference
+from dashboards.report.differences import Final, ScoreReader, finals_of
 from dashboards.report.document import to_markdown
 from dashboards.report.pages import report_content
 from dashboards.report.statistics import Difference, holm
 from dashboards.report.tables import ratio_table
+from flows.commands.run_grid import record_of
 from flows.grids.planner import GridPlan
 from flows.records.gridfile import GridCell
+from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent
 from flows.service.experiment_state import ExperimentState
 from hacpo_core.config import EngineConfig
+from hacpo_core.evaluation.results import results
+from hacpo_core.files import write_json
 from tests.dashboards.browsing import PHONE, chromium, reason_to_skip
 from tests.dashboards.report.finished import AGENTS, Rewards, finished, grid_of
 
@@ -109,12 +116,12 @@ def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
 
 
 def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> None:
-    results = read_results(grid)
-    found = paired_difference(results, REFERENCE, Variant("gspo_x2"), [("tiny", "qwen-tiny")], [TEST])
+    finals = finals_of(read_results(grid), [TEST])
+    found = finals.difference(REFERENCE, Variant("gspo_x2"), [("tiny", "qwen-tiny")])
     assert isinstance(found, Difference)
     assert (found.value, found.num_seeds, found.num_problems) == (25.0, 1, 4)
     # qwen: problem 2 won; llama: problem 2 won, problem 3 lost. Both together: (0 + 1 + 0 + 0 - 0 ...) / 8.
-    both = paired_difference(results, REFERENCE, Variant("gspo_x2"), results.places, [TEST])
+    both = finals.difference(REFERENCE, Variant("gspo_x2"), finals.places())
     assert isinstance(both, Difference)
     assert both.value == pytest.approx(12.5)
     assert lead(text_of(grid), "GSPO x 2")[0] == "+12.5"
@@ -216,17 +223,14 @@ def test_best_of_samples_is_scored_as_such(tmp_path: Path) -> None:
     plan = finished(tmp_path, "hacpo", rewards=before | after, metrics=METRICS, headline="best@2")
     results = read_results(grid_of([plan]))
     assert average(results.runs[0].after, [TEST]) == 0.5  # avg@2 would be 0.25
-    assert list(results.scores(results.runs[0], TEST)) == [1.0, 0.0]
+    (final, *_) = (by_seed[0] for by_seed in finals_of(results, [TEST]).by_seed.values())
+    assert isinstance(final, Final) and list(ScoreReader().scores(final, TEST)) == [1.0, 0.0]
 
 
 def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path) -> None:
     longer = rewards(scores(0, 0, 0), qwen_tiny=scores(1, 1, 1), llama_tiny=scores(1, 1, 1))
     other = finished(tmp_path / "other", "naive", rewards=longer, metrics=METRICS)
     joined = grid_of([*grid.plans.values(), other], benchmarks=[TEST])
-    assert (
-        paired_difference(read_results(joined), REFERENCE, Variant("naive"), [("tiny", "qwen-tiny")], [TEST])
-        == "different problems"
-    )
     assert lead(text_of(joined), "Naive")[0] == "— (different problems)"
 
 
@@ -286,14 +290,14 @@ def test_verdict_stands_first_and_counts_every_agent(tmp_path: Path) -> None:
     verdict = section(text, "Verdict")
     assert row(verdict, "HACPO − GSPO")[:2] == ["win", "+62.5"]
     assert row(verdict, "HACPO − Naive")[:3] == ["tie", "+0.0", "+0.0 to +0.0"]
-    assert "**Tie**: HACPO − Naive is +0.0 points" in verdict
+    assert "**Tie**: HACPO is level with Naive (95 % interval +0.0 to +0.0, p = 1.000 after Holm, 2 seeds)" in verdict
     assert text.index("Sums of \\*three\\* digits.") < text.index("## Verdict") < text.index("## Accuracy")
 
 
 def test_one_seed_gives_a_difference_over_problems_and_no_verdict(grid: GridPlan) -> None:
     verdict = section(text_of(grid), "Verdict")
     assert row(verdict, "HACPO − GSPO x 2")[:2] == ["one seed", "+12.5"]
-    assert "**One seed**: HACPO − GSPO x 2 is +12.5 points, 95 % interval over problems " in verdict
+    assert "**One seed**: HACPO is 12.5 points ahead of GSPO x 2 (95 % interval over problems alone " in verdict
     (comparison,) = report_content(read_results(grid))["comparisons"]
     assert set(comparison.forest.table["verdict"]) == {"one seed"} <= set(charts.VERDICTS)
 
@@ -341,20 +345,9 @@ def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: Gr
     one = write_report(grid, tmp_path / "one").sentences
     assert len(one) == 1
     assert re.fullmatch(
-        r"HACPO is 12\.5 points ahead of GSPO x 2 \(95 % interval over problems .+, one seed\): no more than noise",
+        r"HACPO is 12\.5 points ahead of GSPO x 2 \(95 % interval over problems alone .+, p .+ after Holm, 1 seed\): "
+        r"no more than the noise of problems, seeds aside",
         one[0],
-    )
-    alike = {"hacpo": scores(1, 1), "gspo": scores(0, 0)}
-    plans = [
-        finished(
-            tmp_path / "alike", method, rewards=rewards(scores(0, 0), qwen_tiny=own, llama_tiny=own), metrics=METRICS
-        )
-        for method, own in alike.items()
-    ]
-    (unknown,) = write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "unknown").sentences
-    assert unknown == (
-        "HACPO is 100.0 points ahead of GSPO (one seed, the same difference on every problem): "
-        "how much of it is noise is unknown"
     )
     before, plans = scores(*[0] * 8), []
     for seed in range(1, 4):
@@ -366,3 +359,22 @@ def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: Gr
     naive, gspo = write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "more").sentences
     assert naive.startswith("HACPO is level with Naive (") and naive.endswith(": no more than noise")
     assert gspo.startswith("HACPO is 75.0 points behind GSPO (") and gspo.endswith("3 seeds): more than noise")
+
+
+def test_report_page_and_command_say_the_same(tmp_path: Path) -> None:
+    rng, plans = np.random.default_rng(3), []
+    for seed in range(3):
+        for method in ("hacpo", "gspo", "naive"):
+            own = {name: scores(*rng.integers(0, 2, 40).astype(float)) for name in ("qwen_tiny", "llama_tiny")}
+            own_rewards = rewards(scores(*[0] * 40), **own)
+            plans.append(finished(tmp_path / "experiments", method, seed=seed, rewards=own_rewards, metrics=METRICS))
+    grid, runs = grid_of(plans, benchmarks=[TEST]), Runs(tmp_path)
+    for plan in plans:
+        ends = [Evaluation(e.step, TEST, e.agent, e.value, Spent()) for e in results(plan.root)]
+        progress = Progress("tiny", plan.config.method.name, plan.config.seed, 2, 2, 0.0, evaluations=ends)
+        write_json(plan.root / PROGRESS_FILE, asdict(progress))
+    page = GridComparisons(runs.root_of).of(record_of(grid), runs.status).verdicts
+    sentences = write_report(grid, tmp_path / "out").sentences  # what the command prints and sends to MLflow
+    assert sentences == tuple(row.sentence for row in page.of().values())
+    (comparison,) = report_content(read_results(grid))["comparisons"]
+    assert [row.sentence for row in comparison.rows] == [row.sentence for row in page.rows]

@@ -64,7 +64,7 @@ def runs_in(folder: Path) -> tuple[MlflowClient, Mapping[str, Any]]:
 
 
 def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRecord, tmp_path: Path) -> None:
-    sync_grid(grid, tmp_path)
+    sync_grid(grid, tmp_path, ["HACPO is ahead", "HACPO is level"])
     client, runs = runs_in(tmp_path)
     assert set(runs) == {"tiny hacpo seed 0", "tiny gspo seed 0"}
     hacpo, gspo = runs["tiny hacpo seed 0"], runs["tiny gspo seed 0"]
@@ -85,6 +85,7 @@ def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRe
     assert hacpo.data.params.items() >= warm_up.items() and gspo.data.params.items() >= warm_up.items()
     for run in (hacpo, gspo):
         assert run.data.tags.items() >= {"grid.grid": "true", "pair.tiny": "true"}.items()
+        assert run.data.tags["verdict.grid"] == "HACPO is ahead; HACPO is level"
         assert run.info.status == "FINISHED"
     experiment = client.get_experiment(hacpo.info.experiment_id)
     assert json.loads((tmp_path / "mlflow.json").read_text(encoding="utf-8")) == {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
-from contextlib import redirect_stderr
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from flows.records.mlflow_address import STATE_FILE
 from flows.records.progress import Progress, read_progress
 from flows.records.runlog import read_log
 from flows.records.watcher import Watcher
-from flows.runs.display import TerminalWatcher
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import plan_tracking_uri
 from hacpo_core.phases import metrics
@@ -109,19 +106,6 @@ def test_mlflow_has_a_tag_with_the_findings_that_hold(cut_plan: Callable[..., Pl
     assert "responses_cut (qwen)" in tag().split("; ")
     run_experiment(planned, DirectRunner())
     assert "responses_cut" not in tag()
-
-
-def test_terminal_shows_a_finding_with_its_remedy() -> None:
-    begun = Finding("responses_cut", "qwen", "", 3, "50% of the responses are cut at the token limit")
-    ended = Finding("responses_cut", "qwen", "", 3, begun.text, ended_at=7)
-    with redirect_stderr(io.StringIO()) as shown, TerminalWatcher("run") as terminal:
-        for finding in (begun, ended):
-            terminal.judged(finding)
-    first, second = shown.getvalue().splitlines()
-    assert first.startswith(
-        "health: step 3, qwen: responses cut: 50% of the responses are cut at the token limit; raise"
-    )
-    assert second == "health: step 7, qwen: responses cut is over; it began at step 3"
 
 
 def test_bounds_that_let_no_row_through_are_found(small_plan: Callable[..., Plan]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from flows.planning.plans import Plan
 from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
-from flows.runs.extend import extend, why_not_extended
+from flows.runs.extend import extend
 from hacpo_core.errors import ConfigError
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
@@ -65,14 +65,3 @@ def test_run_that_cannot_be_extended_says_why(
     complete(planned)
     with pytest.raises(ConfigError, match=f"{planned.id}: .*{why}"):
         extend(planned, num_steps)
-
-
-def test_run_whose_data_changed_is_not_extended(small_plan: Callable[..., Plan], tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "p.jsonl").write_text('{"id": "a", "problem": "1+2", "answer": "3"}\n' * 1, encoding="utf-8")
-    words = (f"data.directory={data}", "train.problems=1", "method.build.problems=1")
-    planned = complete(small_plan("gspo", *words, "evaluate.during=[]", "evaluate.final=[]"))
-    assert why_not_extended(planned, 6) is None
-    (data / "p.jsonl").write_text('{"id": "a", "problem": "1+1", "answer": "2"}\n', encoding="utf-8")
-    assert "its models, data or code changed since" in str(why_not_extended(planned, 6))

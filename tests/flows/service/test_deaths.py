@@ -237,15 +237,3 @@ def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Cal
         lambda: experiment_status(planned.root).state == "missing", "a process without a command line keeps the lock"
     )
     assert experiment_status(planned.root).reason.startswith("interrupted at step ")
-
-
-def test_cancelled_run_is_ended_by_its_worker(site: Site, small_plan: Callable[..., Plan]) -> None:
-    planned = small_plan("hacpo", "train.num_steps=500", "seed=97", runs_dir=site.runs_dir)
-    site.need_worker()
-    site.schedule.start(planned.id)
-    site.wait_for_step(planned, 2)
-    site.schedule.cancel(planned.id)
-    site.wait(lambda: not site.children(), "goes on")
-    site.wait(lambda: site.state(planned) == "Cancelled", "never cancelled")
-    with pytest.raises(RefusedError, match="neither in the queue nor running"):
-        site.schedule.cancel(planned.id)

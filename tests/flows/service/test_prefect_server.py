@@ -159,19 +159,6 @@ def test_server_that_is_stopped_stays_so_and_one_that_dies_comes_back(
         assert not home_of(runs_dir).exists(), "nobody makes a deleted folder again"
 
 
-@pytest.mark.slow
-def test_server_that_is_killed_again_and_again_while_it_starts_comes_up(
-    runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starts, python = tmp_path / "starts", tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\necho x >> {starts}\n[ $(wc -l < {starts}) -gt 4 ] || kill -9 $$\nexec {sys.executable} "$@"\n'
-    )
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    assert is_healthy(ensure_server(runs_dir))
-
-
 @pytest.mark.system
 def test_server_and_worker_of_a_folder_that_is_deleted_end_and_do_not_make_it_again(runs_dir: Path) -> None:
     ensure_server(runs_dir)

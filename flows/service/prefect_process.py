@@ -8,6 +8,7 @@ every few polls one of them failed and left a traceback of 80 lines in the log. 
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -43,9 +44,9 @@ AioSqliteConfiguration.begin_transaction = _begin_immediate  # type: ignore[meth
 
 
 class _Use:
-    """When the server was asked last; its own calls to itself do not count."""
+    """When the server was asked last, once it was asked; its own calls to itself do not count."""
 
-    last_at = time.monotonic()
+    last_at = math.inf
 
     @classmethod
     def noted(cls, settings: Any = None, **options: Any) -> Any:

@@ -107,10 +107,12 @@ def export(
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Export an agent from a checkpoint as a Hugging Face folder with a model card; the model is not loaded."""
-    from flows.exports.export import best_step, export_agent
-    from flows.planning.plans import find_plan
+    from flows.planning.plans import check_agent, find_plan
 
     plan = find_plan(runs_dir, experiment)
+    check_agent(plan, agent)  # before torch is loaded
+    from flows.exports.export import best_step, export_agent
+
     if best:
         if step is not None:
             raise ConfigError("--best: chooses the step; leave out --step")

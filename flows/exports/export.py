@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from flows.planning.compose import to_yaml
-from flows.planning.plans import Plan
+from flows.planning.plans import Plan, check_agent
 from flows.records.versions import version_tags
 from hacpo_core.config import AgentConfig
 from hacpo_core.config.addresses import without_password
@@ -102,9 +102,7 @@ def best_step(plan: Plan) -> int:
 
 def find_model_of(plan: Plan, agent: str, *, step: int | None) -> SavedModel:
     """The agent's model in a checkpoint; arguments and errors as in `export_agent`."""
-    agents = plan.config.pair.agents
-    if agent not in agents:
-        raise ConfigError(f"agent {agent!r}: expected one of {', '.join(agents)}, the agents of {plan.id}")
+    check_agent(plan, agent)
     steps = checkpoint_steps(plan.root)
     if not steps:
         raise StoreError(f"{plan.id} has no checkpoint; train it first: hacpo resume {plan.id}")

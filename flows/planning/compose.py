@@ -54,11 +54,11 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
 
 
 def _quoted(override: str) -> str:
-    """The override, with the value of a template quoted, whose braces YAML would parse."""
+    """The override, with the value of a template or folder quoted, whose braces and # YAML would parse."""
     name, _, value = override.partition("=")
-    is_template = name.endswith((".chat_template", ".template", ".system"))
+    is_text = name.endswith((".chat_template", ".template", ".system", ".runs_dir"))
     is_plain = value not in ("", "null") and value[:1] not in ("'", '"')
-    return f"{name}={json.dumps(value)}" if is_template and is_plain else override
+    return f"{name}={json.dumps(value)}" if is_text and is_plain else override
 
 
 def compose(

@@ -221,6 +221,13 @@ def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
     return {name: load_benchmark(name, benchmark, config.data) for name, benchmark in benchmarks.items()}
 
 
+def check_agent(plan: Plan, agent: str) -> None:
+    """Raise a ConfigError if the experiment has no agent of this name."""
+    agents = plan.config.pair.agents
+    if agent not in agents:
+        raise ConfigError(f"agent {agent!r}: expected one of {', '.join(agents)}, the agents of {plan.id}")
+
+
 def save_plan(plan: Plan) -> None:
     """Write the resolved configuration and the digests into the experiment's folder."""
     contents = contents_of(plan.config) if plan.contents is None else plan.contents

@@ -27,6 +27,7 @@ from hacpo_core.verify.values import Answer, Chain, Conditional, Expression, Lis
 
 ROUNDING, PLACES, EXACT = Rational(1, 10**6), Rational(1, 2 * 10**6), Rational(1, 10**30)
 """the share and the difference by which a decimal may differ from a number, and the share of exact ones"""
+_ONE = Expression(sympy.Integer(1))
 Comparison: TypeAlias = Callable[[Any, Any, float], bool]
 
 
@@ -121,9 +122,9 @@ def quantities_equal(candidate: Quantity, gold: Quantity, tolerance: float) -> b
 
 def chains_equal(candidate: Chain, gold: Chain, tolerance: float) -> bool:
     """The same name has an equal value, or the equations are multiples of each other."""
-    named, (first, second, *_) = _with_name_first(candidate), _with_name_first(gold).sides
-    if first.name and first.name == named.sides[0].name and second.value is not None:
-        return chain_is(Chain((kinds.Side(first.name, None), *named.sides[1:])), second.value, tolerance)
+    first, second = gold.sides[:2]
+    if first.name and first.name == candidate.sides[0].name and second.value is not None:
+        return chain_is(Chain((kinds.Side(first.name, None), *candidate.sides[1:])), second.value, tolerance)
     if all(_is_constant(side.value) for side in gold.sides):
         return chain_is(candidate, gold.sides[0].value, tolerance)
     equations = [[getattr(side.value, "value", None) for side in chain.sides[:2]] for chain in (candidate, gold)]
@@ -172,15 +173,17 @@ def _members_equal(candidate: Listing, gold: Listing, tolerance: float) -> bool:
     return (has_brackets or is_long) and all(equal(member, place, tolerance) for member, place in pairs)
 
 
-def ratios_equal(candidate: kinds.Ratio, gold: kinds.Ratio, tolerance: float) -> bool:
-    """The parts are proportional, or the same if both may be times; a zero is equal to a zero alone."""
-    if candidate.time and gold.time:
-        return candidate.time == gold.time
-    values, gold_values = ([part.value for part in ratio.parts] for ratio in (candidate, gold))
+def ratios_equal(candidate: Any, gold: Any, tolerance: float) -> bool:
+    """The parts are proportional, 3:4 is 3/4; or the same if both may be times; a zero is equal to a zero alone."""
+    if getattr(candidate, "time", "") and getattr(gold, "time", ""):
+        return bool(candidate.time == gold.time)
+    ratios = [side.parts if isinstance(side, kinds.Ratio) else (side, _ONE) for side in (candidate, gold)]
+    values, gold_values = ([part.value for part in parts] for parts in ratios)
     if len(values) != len(gold_values) or 0 in (*values, *gold_values):
         return values == gold_values
+    is_decimal = any(part.is_decimal for parts in ratios for part in parts)
     pairs = combinations(zip(values, gold_values, strict=True), 2)
-    return all(expressions_equal(Expression(a * d), Expression(c * b)) for (a, b), (c, d) in pairs)
+    return all(expressions_equal(Expression(a * d, "", is_decimal), Expression(c * b)) for (a, b), (c, d) in pairs)
 
 
 def literals_equal(candidate: kinds.Literal, gold: kinds.Literal, tolerance: float) -> bool:
@@ -188,10 +191,11 @@ def literals_equal(candidate: kinds.Literal, gold: kinds.Literal, tolerance: flo
     return gold.text in (candidate.text, *candidate.also)
 
 
-def conditionals_equal(candidate: Conditional, gold: Conditional, tolerance: float) -> bool:
-    """The same value, and the same condition or domain; a domain may be left out."""
-    is_domain = candidate.is_domain and gold.is_domain and not (candidate.condition and gold.condition)
-    return (candidate.condition == gold.condition or is_domain) and equal(candidate.value, gold.value, tolerance)
+def conditionals_equal(candidate: Answer, gold: Answer, tolerance: float) -> bool:
+    """The same value, and the same condition; the domain of a variable may be left out or added."""
+    one, other = (side if isinstance(side, Conditional) else Conditional(side, "", True) for side in (candidate, gold))
+    is_domain = one.is_domain and other.is_domain and "" in (one.condition, other.condition)
+    return (one.condition == other.condition or is_domain) and equal(one.value, other.value, tolerance)
 
 
 EQUALITY: dict[type, Comparison] = {
@@ -209,13 +213,6 @@ EQUALITY: dict[type, Comparison] = {
 # Conversions: a candidate and a gold answer of two types.
 
 
-def _without_domain(candidate: Any, gold: Any, tolerance: float) -> bool:
-    """A domain may be left out or added; a condition may not."""
-    if isinstance(candidate, Conditional):
-        return candidate.is_domain and equal(candidate.value, gold, tolerance)
-    return gold.is_domain and equal(candidate, gold.value, tolerance)
-
-
 def chain_is(chain: Chain, gold: Any, tolerance: float = 0.0) -> bool:
     """Whether a side of a chain is the gold answer and no other side is another value; decimals may be rounded."""
     are_equal = [side.value is not None and equal(side.value, gold, tolerance) for side in chain.sides]
@@ -227,7 +224,7 @@ def chain_is(chain: Chain, gold: Any, tolerance: float = 0.0) -> bool:
 
 def _value_of_gold(candidate: Answer, gold: Chain, tolerance: float) -> bool:
     """The value that a gold equation gives a name; the first of several equal constants."""
-    first, second = _with_name_first(gold).sides[:2]
+    first, second = gold.sides[:2]
     is_constant = all(_is_constant(side.value) for side in gold.sides)
     value = second.value if first.name else first.value if is_constant else None
     return value is not None and equal(candidate, value, tolerance)
@@ -258,23 +255,16 @@ def _without_units(candidate: Any, gold: Any, tolerance: float) -> bool:
     return any(expressions_equal(reading, number, tolerance) for reading in readings)
 
 
-def _quotient(candidate: Any, gold: Any, tolerance: float) -> bool:
-    """3:4 is 3/4."""
-    ratio, number = (candidate, gold) if isinstance(candidate, kinds.Ratio) else (gold, candidate)
-    parts = [part.value for part in ratio.parts]
-    return len(parts) == 2 and parts[1] != 0 and expressions_equal(Expression(parts[0] / parts[1]), number, tolerance)
-
-
 CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
-    (Conditional, object, _without_domain),
-    (object, Conditional, _without_domain),
+    (Conditional, object, conditionals_equal),
+    (object, Conditional, conditionals_equal),
     (Chain, object, chain_is),
     (object, Chain, _value_of_gold),
     (Numbers | Listing, Numbers | Listing, sets_equal),
     (Listing, object, _only_member),
     (object, Listing, _only_member),
     (Quantity | Expression, Quantity | Expression, _without_units),
-    (kinds.Ratio | Expression, kinds.Ratio | Expression, _quotient),
+    (kinds.Ratio | Expression, kinds.Ratio | Expression, ratios_equal),
     (kinds.Literal, kinds.Ratio, lambda time, gold, _: gold.time in (time.text, *time.also)),
     (kinds.Ratio, kinds.Literal, lambda time, gold, _: time.time == gold.text),
     (Expression, kinds.Literal, lambda digits, gold, _: digits.text.upper() in gold.also),  # of a number in a base
@@ -282,11 +272,6 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
 """types of a candidate and of a gold answer, and how the two are compared"""
 
 # Parts of the above.
-
-
-def _with_name_first(chain: Chain) -> Chain:
-    first, last = chain.sides[0], chain.sides[-1]
-    return Chain((last, *chain.sides[:-1])) if last.name and not first.name else chain
 
 
 def _is_constant(answer: Any) -> bool:

@@ -22,15 +22,8 @@ from hacpo_core.verify.values import UnreadError
 _CONSTANTS = {"e": sympy.E, "i": I, "pi": pi, "∞": sympy.oo}
 _APPLIED = set("fghFGHP")
 """letters that name a function before a bracket; k(k+1) is a product"""
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(sympy, name) for name in words("function")} | {
-    "arcsin": sympy.asin,
-    "arccos": sympy.acos,
-    "arctan": sympy.atan,
-    "max": sympy.Max,
-    "min": sympy.Min,
-    "ln": sympy.log,
-    "log": sympy.log,
-}
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(sympy, name) for name in words("function")}
+FUNCTIONS |= {"max": sympy.Max, "min": sympy.Min, "ln": sympy.log}
 _CLOSES = {"(": ")", "[": "]", "{": "}", "lfloor": "rfloor", "lceil": "rceil"}
 _ROUND = {"lfloor": sympy.floor, "lceil": sympy.ceiling}
 _MATRICES = {f"begin{kind}matrix" for kind in ("", "p", "b", "v", "B", "small")} | {"beginarray"}
@@ -67,7 +60,11 @@ class _Reader:
     """Recursive descent over tokens."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        self._tokens = [part for token in tokens for part in token.letters]
+        self._tokens = [
+            Token("letters", letter) if token.kind == "letters" and len(token.text) > 1 else token
+            for token in tokens
+            for letter in (token.text if token.kind == "letters" else ("",))
+        ]
         self._at, self._depth, self._is_in_bars = 0, 0, False
         self._indices = set[str]()
         """names of indices of sums"""
@@ -238,8 +235,8 @@ class _Reader:
         function = FUNCTIONS[name]
         base = self._argument() if name == "log" and self._takes("_") else 10
         power = self._argument() if self._takes("^") else 1
-        if power == -1 and f"arc{name}" in FUNCTIONS:
-            function, power = FUNCTIONS[f"arc{name}"], 1
+        if power == -1 and f"a{name}" in FUNCTIONS:
+            function, power = FUNCTIONS[f"a{name}"], 1
         if self._peek().text in ("(", "["):
             arguments = self._arguments()
             arguments[0] *= pi / 180 if self._takes("°") else 1

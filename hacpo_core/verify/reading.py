@@ -69,7 +69,6 @@ _SETS = dict(zip("RZNQC", (_S.Reals, _S.Integers, _S.Naturals, _S.Rationals, _S.
 _SETS = {f"mathbb{letter}": numbers for letter, numbers in _SETS.items()} | {"∅": _S.EmptySet}
 _SETS |= {"mathbbR ^ { + }": sympy.Interval.open(0, sympy.oo), "mathbbR ^ { * }": _S.Reals - sympy.FiniteSet(0)}
 _TASKS = {"int", "iint", "oint", "lim", "sum", "prod"}
-_ROWS = {"beginaligned", "beginalign", "begingathered", "beginsplit", "begincases", "beginarray"}
 
 
 @lru_cache(maxsize=1024)  # many responses are compared with one gold answer
@@ -139,9 +138,8 @@ def _conditional(tokens: Tokens) -> Answer:
 
 def _members(tokens: Tokens) -> Answer:
     """A list, or its only member; x \\neq 1, 2 excludes both; 3 hours and 30 minutes is one quantity."""
-    rows = _rows(tokens)
-    has_relation = any(token.text in _RELATIONS for token in rows)
-    parts, between = split(rows, {",", ";", r"\\", "and", "or"} | ({"∧", "∨"} if has_relation else set()))
+    has_relation = any(token.text in _RELATIONS for token in tokens)
+    parts, between = split(tokens, {",", ";", r"\\", "and", "or"} | ({"∧", "∨"} if has_relation else set()))
     if len(parts) == 1:
         return _both_signs(parts[0])
     unequal = next((part[: at + 1] for part in parts for at, token in enumerate(part) if token.text == "≠"), [])
@@ -158,20 +156,6 @@ def _members(tokens: Tokens) -> Answer:
 
 def _flat(member: Answer) -> tuple[Answer, ...]:
     return member.members if isinstance(member, Listing) and not member.brackets else (member,)
-
-
-def _rows(tokens: Tokens) -> Tokens:
-    r"""Equations in rows, \begin{cases} x=5 \\ y=6 \end{cases}, as a list; a row that begins with = goes on."""
-    rows = list(tokens[1:] if tokens and tokens[0].text == r"\{" and r"\}" not in text_of(tokens) else tokens)
-    is_environment = bool(rows) and rows[0].text in _ROWS and rows[-1].text == f"end{rows[0].text[5:]}"
-    if not is_environment or not any(token.text in _RELATIONS for token in rows):
-        return tokens
-    is_aligned = rows[0].text not in ("begincases", "beginarray")
-    joined: list[Token] = []
-    for part in filter(None, split([token for token in rows[1:-1] if token.text != "&" or not is_aligned], {r"\\"})[0]):
-        joined += [Token("sign", ",")] * (bool(joined) and part[0].text != "=")
-        joined += part[:-1] if part[-1].text == "," else part
-    return joined
 
 
 def _both_signs(tokens: list[Token]) -> Answer:
@@ -221,7 +205,8 @@ def _equation(sides: Sequence[list[Token]]) -> Answer:
     _, mod, modulus = text_of(sides[-1]).partition("mod ")
     if mod and read_sides[0].name:  # a congruence
         read_sides[0] = kinds.Side(f"{read_sides[0].name} mod {modulus.strip('{} ')}", None)
-    return kinds.Chain(tuple(read_sides))
+    is_reversed = bool(read_sides[-1].name) and not read_sides[0].name
+    return kinds.Chain(tuple([read_sides[-1], *read_sides[:-1]] if is_reversed else read_sides))
 
 
 def _equation_side(tokens: list[Token], *, is_first: bool) -> kinds.Side:
@@ -254,23 +239,14 @@ def _inequality(sides: Sequence[list[Token]], signs: Sequence[str]) -> Answer:
         raise UnreadError("no inequality")
     if len(names) == 1:
         try:
-            return Numbers(_solution(parts, *names), str(*names))
+            real = {name: sympy.Symbol(name.name, real=True) for name in names}
+            return Numbers(sympy.Intersection(*(part.xreplace(real).as_set() for part in parts)), str(*names))
         except (NotImplementedError, TypeError, ValueError):
             return kinds.Relation(parts)
     if len(sides) == 3 and re.fullmatch("[k-z]|[a-z]{2,}", text_of(sides[1])) and set(signs) <= {"<", "≤"}:
         brackets = "(["[signs[0] == "≤"] + ")]"[signs[1] == "≤"]
         return Listing(brackets, (expression_of(sides[0]), expression_of(sides[2])))
     return kinds.Relation(parts)
-
-
-def _solution(parts: Sequence[Any], name: Any) -> Any:
-    """The real numbers that satisfy all relations of one variable."""
-    real = sympy.Symbol(name.name, real=True)
-    solutions = []
-    for part in (part.xreplace({name: real}) for part in parts):
-        is_exclusion = isinstance(part, sympy.Ne) and real in part.args
-        solutions.append(_S.Reals - sympy.FiniteSet(*{*part.args} - {real}) if is_exclusion else part.as_set())
-    return sympy.Intersection(*solutions)
 
 
 def numbers_of(answer: Answer | None) -> Numbers | None:
@@ -282,11 +258,12 @@ def numbers_of(answer: Answer | None) -> Numbers | None:
     values = [member.value for member in answer.members if isinstance(member, Expression)]
     if len(values) < len(answer.members) or any(not value.is_extended_real for value in values):
         return None
+    numbers, ends = None, list(zip(values, answer.brackets, strict=False))
     if answer.brackets == "{}":
-        return Numbers(sympy.FiniteSet(*values)) if len(set(values)) == len(values) else None
-    ends = list(zip(values, answer.brackets, strict=False))
-    is_interval = len(values) == 2 and not any(abs(value) == sympy.oo and sign in "[]" for value, sign in ends)
-    return Numbers(sympy.Interval(*values, *(sign in "()" for _, sign in ends))) if is_interval else None
+        numbers = sympy.FiniteSet(*values) if len(set(values)) == len(values) else None
+    elif len(values) == 2 and not any(abs(value) == sympy.oo and sign in "[]" for value, sign in ends):
+        numbers = sympy.Interval(*values, *(sign in "()" for _, sign in ends))
+    return None if numbers is None else Numbers(numbers)
 
 
 def _joined_numbers(answer: Listing) -> Numbers | None:

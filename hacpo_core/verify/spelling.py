@@ -28,12 +28,6 @@ class Token:
     """whether a blank stands before it"""
 
     @property
-    def letters(self) -> tuple[Token, ...]:
-        """A run of letters as its letters, which are factors; any other token alone."""
-        is_run = self.kind == "letters" and len(self.text) > 1
-        return tuple(Token("letters", letter) for letter in self.text) if is_run else (self,)
-
-    @property
     def word(self) -> str:
         """The word in lower case, "" if it is no word."""
         return self.text.lower() if self.kind in ("letters", "text") else ""
@@ -115,6 +109,14 @@ _SPELLINGS: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"(?<![A-Za-z\\])sqrt(?![A-Za-z])"), r"\\sqrt"),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"(?<=\d) ?[xX] ?(?=10 ?\^)"), "*"),
+    (
+        re.compile(
+            r"(?:\\\{ ?)?\\begin ?\{(aligned|align|gathered|split|cases|array)\*?\}(?: ?\{[lcr| ]+\})?"
+            r"((?:(?!\\end).)*(?:[=<>]|\\[lg]e).*)\\end ?\{\1\*?\}",
+            re.DOTALL,
+        ),
+        lambda match: re.sub(r"&(?=\s*(?:[=<>]|\\[lg]e))|(?<=[=<>])\s*&|\\\\\s*(?=&?\s*=)", "", match[2]),
+    ),  # equations in rows; one that begins with = goes on
     (re.compile(r"\\ell(?![A-Za-z])"), "l"),
     (re.compile(r"\.\.\."), r"\\ldots "),
     (re.compile(r"(\.\d{0,20}?)(?:(\d)\2{2,40}|(\d{2,10})\3) ?\\[lc]?dots(?![a-z])"), r"\1\\overline{\2\3}"),
@@ -226,14 +228,12 @@ def _token(match: re.Match[str], kind: Kind) -> Token:
     if group == "letters" and not (text in _PLAIN_NAMES and kind == "letters"):
         sign = _SIGN_OF_WORD.get(text.lower())
         return Token(kind, text) if sign is None else Token("sign", sign)
+    sign, kind = _SIGN_OF.get(f"not{text}" if group == "negated" else text), "command"
     if group in ("environment", "set"):
-        return Token(
-            "command", f"mathbb{text}" if group == "set" else re.sub(r"^\\|\}? ?\{[lcr| ]+\}$|[ {}*]", "", text)
-        )
-    sign = _SIGN_OF.get(f"not{text}" if group == "negated" else text)
-    if group in ("command", "letters") and (sign is None or group == "letters"):
-        return Token("command", _NAME_OF.get(text, text))
-    return Token("sign", sign or (r"\\" if group == "rows" else text))
+        text = f"mathbb{text}" if group == "set" else re.sub(r"^\\|\}? ?\{[lcr| ]+\}$|[ {}*]", "", text)
+    elif group != "letters" and (sign or group != "command"):
+        kind, text = "sign", sign or (r"\\" if group == "rows" else text)
+    return Token(kind, _NAME_OF.get(text, text))
 
 
 def end_of(tokens: Sequence[Token], opening: int) -> int:

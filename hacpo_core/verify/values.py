@@ -39,7 +39,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Sides of equations that follow one another: x = 2 + 3 = 5."""
+    """Sides of equations that follow one another, a name first: x = 2 + 3 = 5."""
 
     sides: tuple[Side, ...]
 

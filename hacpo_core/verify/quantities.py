@@ -2,7 +2,6 @@ r"""Values with units, by pint: 5 cm^2, $5, 28\%, 60^\circ 30'. A noun that pint
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -80,16 +79,11 @@ def sum_of_quantities(parts: Sequence[Answer]) -> Quantity:
         UnreadError: they are not of one kind, or not in different units.
     """
     quantities = [part for part in parts if isinstance(part, Quantity)]
-    if len(quantities) < len(parts) or any(part.units == quantities[0].units for part in quantities[1:]):
-        raise UnreadError("parts without different units")
-    total: Any = 0
-    units = quantities[0].units
-    for part in quantities:
-        units = tuple(u for u in units if any(u.dimensionality == other.dimensionality for other in part.units))
-        total += next((value for value, _ in conversions(part, units)), math.nan)
-    if total != total:
-        raise UnreadError("parts of different kinds")
-    return Quantity(Expression(total, is_decimal=True), units)
+    kinds = [{unit.dimensionality for unit in part.units} for part in quantities]
+    units = tuple(u for part in quantities[:1] for u in part.units if all(u.dimensionality in kind for kind in kinds))
+    if len(quantities) < len(parts) or not units or any(part.units == quantities[0].units for part in quantities[1:]):
+        raise UnreadError("parts without different units of one kind")
+    return Quantity(Expression(sum(next(conversions(part, units))[0] for part in quantities), is_decimal=True), units)
 
 
 def conversions(quantity: Quantity, goals: tuple[Any, ...]) -> Iterator[tuple[Any, bool]]:

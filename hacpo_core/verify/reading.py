@@ -165,13 +165,12 @@ def _both_signs(tokens: list[Token]) -> Answer:
         return _member(tokens)
     if len(places) > 3:
         raise UnreadError("too many signs")
-    members: list[Answer] = []
-    for signs in product("+-", repeat=len(places)):
-        upper = {sign if tokens[at].text == "±" else "-+"[sign == "-"] for at, sign in zip(places, signs, strict=True)}
-        if len(upper) == 1 or "∓" not in text_of(tokens):
-            chosen = dict(zip(places, signs, strict=True))
-            signed = [Token("sign", chosen[at]) if at in chosen else token for at, token in enumerate(tokens)]
-            members += _flat(_member(signed))
+    members, is_bound = list[Answer](), "∓" in text_of(tokens)
+    for signs in product("+-", repeat=1 if is_bound else len(places)):
+        chosen = list(tokens)
+        for at, sign in zip(places, signs * len(places) if is_bound else signs, strict=True):
+            chosen[at] = Token("sign", sign if tokens[at].text == "±" else "-+"[sign == "-"])
+        members += _flat(_member(chosen))
     return Listing("", tuple(members), "," if "≠" in text_of(tokens) else "or")
 
 

@@ -147,8 +147,12 @@ def sets_equal(candidate: Numbers | Listing, gold: Numbers | Listing, tolerance:
     return is_same_name and bool(numbers.numbers == gold_numbers.numbers)
 
 
-def listings_equal(candidate: Listing, gold: Listing, tolerance: float) -> bool:
-    """All members, in any order for a list or a set, by name if all have one, else in order; intervals as one set."""
+def listings_equal(candidate: Answer, gold: Answer, tolerance: float) -> bool:
+    r"""All members, in any order for a list or a set, by name if all have one, else in order; intervals as one set.
+
+    \{1\} is 1.
+    """
+    candidate, gold = (side if isinstance(side, Listing) else Listing("", (side,)) for side in (candidate, gold))
     is_set = any(isinstance(member, Numbers) for side in (candidate, gold) for member in side.members)
     if is_set and numbers_of(candidate) and numbers_of(gold):
         return sets_equal(candidate, gold, tolerance)
@@ -230,15 +234,6 @@ def _value_of_gold(candidate: Answer, gold: Chain, tolerance: float) -> bool:
     return value is not None and equal(candidate, value, tolerance)
 
 
-def _only_member(candidate: Any, gold: Any, tolerance: float) -> bool:
-    r"""\{1\} is 1."""
-    values = [
-        side.members if isinstance(side, Listing) and not side.has_order else (side,) for side in (candidate, gold)
-    ]
-    is_one = all(len(value) == 1 and not isinstance(value[0], Listing) for value in values)
-    return is_one and equal(values[0][0], values[1][0], tolerance)
-
-
 def _without_units(candidate: Any, gold: Any, tolerance: float) -> bool:
     """A unit may be left out or added; or it is letters, and so variables. 28% is 28 and 0.28.
 
@@ -261,8 +256,8 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
     (Chain, object, chain_is),
     (object, Chain, _value_of_gold),
     (Numbers | Listing, Numbers | Listing, sets_equal),
-    (Listing, object, _only_member),
-    (object, Listing, _only_member),
+    (Listing, object, listings_equal),
+    (object, Listing, listings_equal),
     (Quantity | Expression, Quantity | Expression, _without_units),
     (kinds.Ratio | Expression, kinds.Ratio | Expression, ratios_equal),
     (kinds.Literal, kinds.Ratio, lambda time, gold, _: gold.time in (time.text, *time.also)),

@@ -24,8 +24,7 @@ _APPLIED = set("fghFGHP")
 """letters that name a function before a bracket; k(k+1) is a product"""
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(sympy, name) for name in words("function")}
 FUNCTIONS |= {"max": sympy.Max, "min": sympy.Min, "ln": sympy.log}
-_CLOSES = {"(": ")", "[": "]", "{": "}", "lfloor": "rfloor", "lceil": "rceil"}
-_ROUND = {"lfloor": sympy.floor, "lceil": sympy.ceiling}
+_CLOSES = {"(": ")", "[": "]", "{": "}"}
 _MATRICES = {f"begin{kind}matrix" for kind in ("", "p", "b", "v", "B", "small")} | {"beginarray"}
 _MAX_DEPTH = 60
 
@@ -182,10 +181,6 @@ class _Reader:
             raise UnreadError(f"{key!r} is no part of an expression")
         return _READERS[key](self, token.text)
 
-    def _bracket(self, opening: str) -> Any:
-        value = self._inside(_CLOSES[opening])
-        return _ROUND[opening](value) if opening in _ROUND else value
-
     def _bars(self, _: str) -> Any:
         value = self._inside("|")
         return value.det() if isinstance(value, sympy.MatrixBase) else sympy.Abs(value)
@@ -282,7 +277,9 @@ class _Reader:
 _READERS: dict[str, Callable[[_Reader, str], Any]] = {
     **dict.fromkeys(("letters", "text"), _Reader._letter),
     **dict.fromkeys(("pi", "∞"), lambda _, name: _CONSTANTS[name]),
-    **dict.fromkeys(_CLOSES, _Reader._bracket),
+    **dict.fromkeys(_CLOSES, lambda reader, opening: reader._inside(_CLOSES[opening])),
+    "lfloor": lambda reader, _: sympy.floor(reader._inside("rfloor")),
+    "lceil": lambda reader, _: sympy.ceiling(reader._inside("rceil")),
     **dict.fromkeys((*words("greek"), *ACCENTS), _Reader._symbol),
     **dict.fromkeys(FUNCTIONS, _Reader._function),
     **dict.fromkeys(("sum", "prod"), _Reader._series),

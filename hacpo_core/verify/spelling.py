@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +60,7 @@ _SIGN_OF_WORD = {"infinity": "∞"} | dict.fromkeys(("degree", "degrees"), "°")
 _TOKEN = re.compile(
     r"(?P<blank>(?:\\[ ,;:!>]|~|\\(?:qq?uad|enspace|thinspace)(?![A-Za-z])|\s)*)"
     r"(?:(?P<rows>\\\\(?: ?\[[\d.]+ ?[a-z]{2}\])?)"
-    r"|(?P<environment>\\(?:begin|end) ?\{ ?[a-zA-Z]+\*? ?\}(?: ?\{[lcr| ]+\})?)"
+    r"|\\(?P<edge>begin|end) ?\{ ?(?P<environment>[a-zA-Z]+)\*? ?\}(?: ?\{[lcr| ]+\})?"
     r"|\\mathbb ?\{? ?(?P<set>[RZNQC]) ?\}?(?![A-Za-z])"
     r"|\\not ?(?P<negated>=|\\in(?![a-z]))"
     r"|\\(?P<command>[A-Za-z]+)\*?|(?P<escaped>\\[{}|%$&#_])"
@@ -166,6 +167,7 @@ _ARGUMENTS = tuple(
 r"""arguments and scripts, which get braces, but 30^{\circ} is 30°, 5^{\text{th}} 5"""
 
 
+@lru_cache(maxsize=1024)
 def tokens_of(answer: str) -> tuple[Token, ...]:
     """The answer's tokens; answers that differ in spelling alone have the same."""
     if not answer.isascii():
@@ -179,7 +181,7 @@ def tokens_of(answer: str) -> tuple[Token, ...]:
     while whole := _WHOLE.fullmatch(answer):
         answer = _END.sub("", whole[1])
     before = ""
-    while before != answer:
+    while before != answer:  # arguments in arguments
         before = answer
         for pattern, spelling in _ARGUMENTS:
             answer = pattern.sub(spelling, answer)
@@ -230,7 +232,7 @@ def _token(match: re.Match[str], kind: Kind) -> Token:
         return Token(kind, text) if sign is None else Token("sign", sign)
     sign, kind = _SIGN_OF.get(f"not{text}" if group == "negated" else text), "command"
     if group in ("environment", "set"):
-        text = f"mathbb{text}" if group == "set" else re.sub(r"^\\|\}? ?\{[lcr| ]+\}$|[ {}*]", "", text)
+        text = (match["edge"] or "mathbb") + text
     elif group != "letters" and (sign or group != "command"):
         kind, text = "sign", sign or (r"\\" if group == "rows" else text)
     return Token(kind, _NAME_OF.get(text, text))

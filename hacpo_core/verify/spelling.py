@@ -88,51 +88,46 @@ _SIGNS = str.maketrans(
     | {sign: rf"\mathbb{{{name}}}" for sign, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
     | {"∛": "√[3]", "∜": "√[4]"}
 )
-_UNICODE: tuple[tuple[re.Pattern[str], Any], ...] = (
-    (re.compile(r"√(\[\d\])?\s*(\d+|[A-Za-z])"), r"\\sqrt\1{\2}"),
-    (re.compile("√"), r"\\sqrt"),
-    (re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+"), lambda match: f"^{{{_plain(match)}}}"),
-    (re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢ]+"), lambda match: f"_{{{_plain(match)}}}"),
-    (re.compile("[¼-¾⅐-⅞]"), lambda match: r"\frac{{{}}}{{{}}}".format(*_plain(match).split("\N{FRACTION SLASH}"))),
-    (re.compile("((?:\\d[\u0304\u0305])+)"), lambda match: rf"\overline{{{re.sub('[^0-9]', '', match[1])}}}"),
+_UNICODE: tuple[tuple[str, Any], ...] = (
+    (r"√(\[\d\])?\s*(\d+|[A-Za-z])", r"\\sqrt\1{\2}"),
+    ("√", r"\\sqrt"),
+    ("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+", lambda match: f"^{{{_plain(match)}}}"),
+    ("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢ]+", lambda match: f"_{{{_plain(match)}}}"),
+    ("[¼-¾⅐-⅞]", lambda match: r"\frac{{{}}}{{{}}}".format(*_plain(match).split("\N{FRACTION SLASH}"))),
+    ("((?:\\d[\u0304\u0305])+)", lambda match: rf"\overline{{{re.sub('[^0-9]', '', match[1])}}}"),
 )
 _BEFORE, _ENDS = r"(^|[^\w)}\]] ?|\\(?:cup|in|cap) ?)", r"([^\[\]]*[,;][^\[\]]*)"
-_SPELLINGS: tuple[tuple[re.Pattern[str], Any], ...] = (
-    (re.compile(r"^\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*$"), r"\2"),  # **5**
-    (re.compile(r"(?<!\\)\$\s*,\s*\$"), ", "),  # $1$, $2$
-    (re.compile(r"^(\s*-?)\$(?=[^$]*$)|\\\$"), r"\1\\dollar "),
-    (re.compile(r"\{ ?\\(?:rm|tt) ?([^{}]*)\}"), r"\\mathrm{\1}"),
-    (re.compile(r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\.?"), ""),
-    (re.compile(r"(?<!\\)\\[\[\]()]|(?<!\\)\$"), ""),
-    (re.compile(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"\\[dt]binom"), r"\\binom"),
-    (re.compile(r"\( ?\\?[bp]?mod ?([^()]*)\)"), r"\\mod \1"),
-    (re.compile(r"(?<![A-Za-z\\])sqrt(?![A-Za-z])"), r"\\sqrt"),
-    (re.compile(r"\*\*"), "^"),
-    (re.compile(r"(?<=\d) ?[xX] ?(?=10 ?\^)"), "*"),
+_SPELLINGS: tuple[tuple[str, Any], ...] = (
+    (r"^\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*$", r"\2"),  # **5**
+    (r"(?<!\\)\$\s*,\s*\$", ", "),  # $1$, $2$
+    (r"^(\s*-?)\$(?=[^$]*$)|\\\$", r"\1\\dollar "),
+    (r"\{ ?\\(?:rm|tt) ?([^{}]*)\}", r"\\mathrm{\1}"),
+    (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\.?", ""),
+    (r"(?<!\\)\\[\[\]()]|(?<!\\)\$", ""),
+    (r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac"),
+    (r"\\[dt]binom", r"\\binom"),
+    (r"\( ?\\?[bp]?mod ?([^()]*)\)", r"\\mod \1"),
+    (r"(?<![A-Za-z\\])sqrt(?![A-Za-z])", r"\\sqrt"),
+    (r"\*\*", "^"),
+    (r"(?<=\d) ?[xX] ?(?=10 ?\^)", "*"),
     (
-        re.compile(
-            r"(?:\\\{ ?)?\\begin ?\{(aligned|align|gathered|split|cases|array)\*?\}(?: ?\{[lcr| ]+\})?"
-            r"((?:(?!\\end).)*(?:[=<>]|\\[lg]e).*)\\end ?\{\1\*?\}",
-            re.DOTALL,
-        ),
+        r"(?s)(?:\\\{ ?)?\\begin ?\{(aligned|align|gathered|split|cases|array)\*?\}(?: ?\{[lcr| ]+\})?"
+        r"((?:(?!\\end).)*(?:[=<>]|\\[lg]e).*)\\end ?\{\1\*?\}",
         lambda match: re.sub(r"&(?=\s*(?:[=<>]|\\[lg]e))|(?<=[=<>])\s*&|\\\\\s*(?=&?\s*=)", "", match[2]),
     ),  # equations in rows; one that begins with = goes on
-    (re.compile(r"\\ell(?![A-Za-z])"), "l"),
-    (re.compile(r"\.\.\."), r"\\ldots "),
-    (re.compile(r"(\.\d{0,20}?)(?:(\d)\2{2,40}|(\d{2,10})\3) ?\\[lc]?dots(?![a-z])"), r"\1\\overline{\2\3}"),
+    (r"\\ell(?![A-Za-z])", "l"),
+    (r"\.\.\.", r"\\ldots "),
+    (r"(\.\d{0,20}?)(?:(\d)\2{2,40}|(\d{2,10})\3) ?\\[lc]?dots(?![a-z])", r"\1\\overline{\2\3}"),
     (
-        re.compile(
-            r"(?<![\d.,])\d{1,3}(?:,?(?:\\!\s*)+\d{3})+(?!\d)|(?<![\d.])\d{1,3}(?:(?:\\,|~|\\ | )\d{3})+(?![\d.])"
-        ),
+        r"(?<![\d.,])\d{1,3}(?:,?(?:\\!\s*)+\d{3})+(?!\d)|(?<![\d.])\d{1,3}(?:(?:\\,|~|\\ | )\d{3})+(?![\d.])",
         lambda match: re.sub(r"\D", "", match[0]),
     ),
-    (re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)"), _without_commas),
-    (re.compile(rf"{_BEFORE}\]{_ENDS}\["), r"\1(\2)"),
-    (re.compile(rf"{_BEFORE}\]{_ENDS}\]"), r"\1(\2]"),
-    (re.compile(rf"\[{_ENDS}\["), r"[\1)"),
+    (r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)", _without_commas),
+    (rf"{_BEFORE}\]{_ENDS}\[", r"\1(\2)"),
+    (rf"{_BEFORE}\]{_ENDS}\]", r"\1(\2]"),
+    (rf"\[{_ENDS}\[", r"[\1)"),
     (
-        re.compile(r"(?<=[(\[{])[^()\[\]{}]*;[^()\[\]{}]*(?=[)\]\\])"),  # 0,5; 1
+        r"(?<=[(\[{])[^()\[\]{}]*;[^()\[\]{}]*(?=[)\]\\])",  # 0,5; 1
         lambda match: match[0] if ", " in match[0] else re.sub(r"(?<=\d),(?=\d)", ".", match[0]),
     ),
 )
@@ -149,20 +144,17 @@ _VALUE = (
     rf"(?:\\frac\{{{_INNER}\}}\{{{_INNER}\}}|\\sqrt(?:\[[^][]*\])?\{{{_INNER}\}}"
     rf"|{_WORDS}|\\(?!frac|binom|sqrt|text|math)[A-Za-z]+)"
 )
-_ARGUMENTS = tuple(
-    (re.compile(pattern, re.DOTALL), spelling)
-    for pattern, spelling in (
-        (
-            rf"(\\sqrt ?(?:\[[^][]*\])?|\\(?:{'|'.join(ACCENTS)})(?![A-Za-z])) *([A-Za-z0-9]|{_ROUND}|{_VALUE})",
-            r"\1{\2}",
-        ),
-        (rf"(\\(?:frac|binom)) *({_VALUE}|[A-Za-z0-9])", r"\1{\2}"),
-        (rf"(\\(?:frac|binom)) ?(\{{{_INNER}\}}) *({_VALUE}|[A-Za-z0-9])", r"\1\2{\3}"),
-        (rf"(?<!\\)([\^_]) *([+*]$|[-+]? *(?:\d+(?:\.\d+)?|[A-Za-z]|{_ROUND}|[∞°]|'+|{_VALUE}))", r"\1{\2}"),
-        (r"\^ ?\{ ?(°|\\circ|\\degree|'+|(?:\\prime ?)+) ?\}", r"\1 "),
-        (r"\^ ?\{ ?(?:\\(?:text|mathrm) ?\{ ?)?(?:st|nd|rd|th)\}? ?\}", ""),
-        (rf"(?<![A-Za-z^_}}\]])\{{ ?({_WORDS}) ?\}}", r"\1"),
-    )
+_ARGUMENTS: tuple[tuple[str, str], ...] = (
+    (
+        rf"(\\sqrt ?(?:\[[^][]*\])?|\\(?:{'|'.join(ACCENTS)})(?![A-Za-z])) *([A-Za-z0-9]|{_ROUND}|{_VALUE})",
+        r"\1{\2}",
+    ),
+    (rf"(\\(?:frac|binom)) *({_VALUE}|[A-Za-z0-9])", r"\1{\2}"),
+    (rf"(\\(?:frac|binom)) ?(\{{{_INNER}\}}) *({_VALUE}|[A-Za-z0-9])", r"\1\2{\3}"),
+    (rf"(?<!\\)([\^_]) *([+*]$|[-+]? *(?:\d+(?:\.\d+)?|[A-Za-z]|{_ROUND}|[∞°]|'+|{_VALUE}))", r"\1{\2}"),
+    (r"\^ ?\{ ?(°|\\circ|\\degree|'+|(?:\\prime ?)+) ?\}", r"\1 "),
+    (r"\^ ?\{ ?(?:\\(?:text|mathrm) ?\{ ?)?(?:st|nd|rd|th)\}? ?\}", ""),
+    (rf"(?<![A-Za-z^_}}\]])\{{ ?({_WORDS}) ?\}}", r"\1"),
 )
 r"""arguments and scripts, which get braces, but 30^{\circ} is 30°, 5^{\text{th}} 5"""
 
@@ -173,10 +165,10 @@ def tokens_of(answer: str) -> tuple[Token, ...]:
     if not answer.isascii():
         answer = answer.translate(_SIGNS)
         for pattern, spelling in _UNICODE:
-            answer = pattern.sub(spelling, answer)
+            answer = re.sub(pattern, spelling, answer)
         answer = "".join(map(_ascii, answer)).translate(_SIGNS)
     for pattern, spelling in _SPELLINGS:
-        answer = pattern.sub(spelling, answer)
+        answer = re.sub(pattern, spelling, answer)
     answer = _END.sub("", answer)
     while whole := _WHOLE.fullmatch(answer):
         answer = _END.sub("", whole[1])
@@ -184,7 +176,7 @@ def tokens_of(answer: str) -> tuple[Token, ...]:
     while before != answer:  # arguments in arguments
         before = answer
         for pattern, spelling in _ARGUMENTS:
-            answer = pattern.sub(spelling, answer)
+            answer = re.sub(pattern, spelling, answer)
     return tuple(_tokens(answer))
 
 

@@ -2,12 +2,11 @@
 
 Bytes per trained weight: the size of dtype for the weight and again for its gradient; 8 for AdamW's two moments; in
 bfloat16, 4 more for the master weight and 4 for its gradient. DeepSpeed always copies gradients to fp32 for the step;
-in bfloat16 at stages 1 and 2, it makes one more copy in bfloat16. ZeRO shards over the ranks: optimizer states and the
-copies for the step from stage 1, gradients from stage 2, weights from stage 3, where each rank also keeps a whole copy
-of the weights. With `engine.grad_dtype: float32`, accumulated gradients take 4 bytes. The backward pass of the output
-embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed's optimizer
-offloaded, it keeps a buffer for the largest gradient. Each process has a CUDA context; a learner after an update and an
-engine that sleeps hold memory of their own.
+in bfloat16 it makes one more copy in bfloat16. ZeRO shards over the ranks: optimizer states and the copies for the
+step, and at stage 2 gradients. With `engine.grad_dtype: float32`, accumulated gradients take 4 bytes. The backward pass
+of the output embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed's optimizer offloaded,
+it keeps a buffer for the largest gradient. Each process has a CUDA context; a learner after an update and an engine
+that sleeps hold memory of their own.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class AgentMemory:
 
     `sampler` is the KV cache and the copy of the weights, if it has one; `asleep` is what it holds while it sleeps.
     `optimizer` includes sums of gradients that it keeps. `activations` include logits. `reference` is the frozen
-    initial model for the KL term. `weights` are the learner's, including the whole copy at ZeRO stage 3. `always`
+    initial model for the KL term. `weights` are the learner's. `always`
     is held whatever the agent does: buffers, and the contexts of processes of its own.
     """
 
@@ -189,9 +188,6 @@ def _learner_bytes(config: ExperimentConfig, shape: ModelShape, ranks: int) -> _
     is_bf16, is_deepspeed = width == 2, engine.learner == "deepspeed"
     stage = engine.deepspeed.stage if is_deepspeed else 0
     total, trained = shape.num_parameters, num_trained(config, shape)
-    weights = width * total / _ranks(3, stage, ranks)
-    if stage == 3:  # whole copy for sampling and saving
-        weights += width * total
     # With torch, sums in fp32 are the copy for the step.
     sums_in_fp32 = is_deepspeed and is_bf16 and engine.grad_dtype == "float32"
     gradients: float = (4 if sums_in_fp32 else width) * trained / _ranks(2, stage, ranks)
@@ -201,9 +197,9 @@ def _learner_bytes(config: ExperimentConfig, shape: ModelShape, ranks: int) -> _
     elif sums_in_fp32 and stage == 1:  # the optimizer keeps the sums, and its step reads a part of them
         optimizer, gradients = optimizer + gradients, 0.0
     else:
-        copies = (4 if is_bf16 or is_deepspeed else 0) + (width if is_bf16 and stage in (1, 2) else 0)
+        copies = (4 if is_bf16 or is_deepspeed else 0) + (width if is_bf16 and is_deepspeed else 0)
         gradients += copies * trained / _ranks(1, stage, ranks)
-    return _LearnerBytes(weights, gradients, optimizer)
+    return _LearnerBytes(width * total, gradients, optimizer)
 
 
 def _ranks(first_stage: int, stage: int, ranks: int) -> int:
@@ -229,7 +225,7 @@ def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> fl
         return 0.0
     num_contexts = (config.placement.kind == "ray") + (not sampler_of(engine).shares_weights)
     always = (AFTER_UPDATE_GIB + num_contexts * CONTEXT_GIB) * GIB
-    if engine.learner == "deepspeed" and engine.deepspeed.offload_optimizer and engine.deepspeed.stage in (1, 2):
+    if engine.learner == "deepspeed" and engine.deepspeed.offload_optimizer:
         max_buffer = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)
         always += width * max_buffer  # temp_grad_buffer_for_gpu_offload
     return always

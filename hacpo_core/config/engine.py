@@ -64,15 +64,13 @@ class DeepspeedConfig:
         2,
         "ZeRO stage",
         choices={
-            0: "nothing is sharded",
             1: "optimizer states and fp32 master weights are sharded, gradients are reduced once per update",
             2: "gradients are sharded too, and reduced in every pass",
-            3: "weights too",
         },
     )
     offload_optimizer: bool = setting(
         False,
-        "keep optimizer states and master weights in host memory and update them there; stages 1-3",
+        "keep optimizer states and master weights in host memory and update them there",
         identity=False,
     )
 

@@ -28,8 +28,6 @@ def engine_problems(config: ExperimentConfig) -> Iterator[str]:
         yield f"engine.gradient_checkpointing: got {AUTO} with engine.device=cpu; set true or false"
     yield from _placement_problems(config)
     yield from _lora_problems(config)
-    if config.engine.learner == "deepspeed":
-        yield from _deepspeed_problems(config)
 
 
 def _placement_problems(config: ExperimentConfig) -> Iterator[str]:
@@ -73,17 +71,6 @@ def _shared_rank_problems(config: ExperimentConfig, num_sharers: int) -> Iterato
             f"placement.total_ranks: got {placement.total_ranks} with placement.num_ranks={AUTO}, expected at least "
             f"{min_ranks}, one for each agent; set it to the number of GPUs"
         )
-
-
-def _deepspeed_problems(config: ExperimentConfig) -> Iterator[str]:
-    engine, deepspeed = config.engine, config.engine.deepspeed
-    stage = f"engine.deepspeed.stage={deepspeed.stage}"
-    if deepspeed.offload_optimizer and deepspeed.stage == 0:
-        yield f"engine.deepspeed.offload_optimizer: got true with {stage}, which cannot offload it; set stage 1, 2 or 3"
-    if engine.grad_dtype == "float32" and engine.dtype != "float32" and deepspeed.stage == 0:
-        yield f"engine.grad_dtype: got float32 with {stage}, which sums gradients in engine.dtype; set stage 1, 2 or 3"
-    if engine.compile and deepspeed.stage == 3:
-        yield f"engine.compile: got true with {stage}, whose hooks cannot be compiled; set false, or stage 0, 1 or 2"
 
 
 def _lora_problems(config: ExperimentConfig) -> Iterator[str]:

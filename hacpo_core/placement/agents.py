@@ -153,7 +153,7 @@ class Agent:
 
     def _new_sampler(self) -> Sampler:
         """The configured sampler."""
-        config, model, eos_ids = self.config, self.learner.policy, self.tokens.eos_ids
+        config, model, eos_ids = self.config, self.model, self.tokens.eos_ids
         if config.engine.sampler == "vllm":
             return VllmSampler(
                 model,
@@ -232,7 +232,6 @@ class Agent:
     ) -> Sampled:
         """What the sampler returns with the current weights; each rank checks its own sampler on prompts of all."""
         torch.set_num_threads(num_threads(self.config))
-        self.learner.refresh_policy()
         self._release_unused()
         try:
             self.sampler.synchronise(self.version, lambda: self.check_sampler(prompts))

@@ -77,7 +77,6 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
         StoreError: the disk is full or not writable.
     """
     agent.sampler.rest()  # gathering tensors needs device memory
-    agent.learner.refresh_policy()
     entry = {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.fingerprint().digest}
     parts = agent.learner.optimizer_parts()
     if not writes:
@@ -88,7 +87,7 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = {OPTIMIZER_FILE: write_tensors(folder / OPTIMIZER_FILE, parts)}
-        save_model(agent.learner.policy, folder)  # after everything in which other ranks take part
+        save_model(agent.model, folder)  # after everything in which other ranks take part
         agent.tokens.tokenizer.save_pretrained(folder)
         paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in files)
         files |= {str(path.relative_to(folder)): sha256_of(path) for path in paths}

@@ -14,7 +14,11 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT_S = 240
-PRELOADED = ["tests.engines.training", "deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.muon.muon_optimizer"]
+PRELOADED = [
+    "tests.engines.training",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+]
 
 
 def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -60,6 +60,7 @@ def agent_of(learner: Any) -> Any:
         version=2,
         fingerprint=lambda: Fingerprint("sums128:d", (0.0,)),
         sampler=SimpleNamespace(rest=lambda: None),
+        model=None,
     )
 
 
@@ -68,9 +69,7 @@ def test_no_rank_holds_more_than_one_tensor_of_the_optimizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: bool
 ) -> None:
     alive: list[int] = []
-    learner = SimpleNamespace(
-        refresh_policy=lambda: None, optimizer_parts=lambda: counted_parts(5, alive), num_updates=3, policy=None
-    )
+    learner = SimpleNamespace(optimizer_parts=lambda: counted_parts(5, alive), num_updates=3)
     monkeypatch.setattr(
         "hacpo_core.placement.checkpoints.save_model",
         lambda _, folder: (folder / "model.safetensors").write_bytes(b"weights"),
@@ -96,7 +95,7 @@ def test_sampler_sleeps_while_tensors_are_gathered(
     def parts() -> Iterator[TensorPart]:
         yield TensorPart("exp_avg.a", torch.float32, (1,), lambda: events.append("gather") or torch.zeros(1))
 
-    learner = SimpleNamespace(refresh_policy=lambda: None, optimizer_parts=parts, num_updates=3, policy=None)
+    learner = SimpleNamespace(optimizer_parts=parts, num_updates=3)
     agent = agent_of(learner)
     agent.sampler.rest = lambda: events.append("rest")
     monkeypatch.setattr("hacpo_core.placement.checkpoints.save_model", lambda *_: None)

@@ -67,7 +67,7 @@ SETUPS = (
     Setup("train, MLflow on PostgreSQL", has_postgres=True, obstacle=_lacks_postgres),
     Setup(
         "train on Ray, two ranks",
-        (_SHORT, "engine.learner=deepspeed", "engine.deepspeed.stage=3", *_RANKS),
+        (_SHORT, "engine.learner=deepspeed", "engine.deepspeed.stage=1", *_RANKS),
         has_clock=False,
         may_abort=True,
         obstacle=lambda: _is_missing("ray", "deepspeed"),

@@ -12,11 +12,9 @@ Shapes: B row of a mini-batch, N response token of all rows.
 from __future__ import annotations
 
 import atexit
-import copy
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -27,7 +25,6 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _set_pg_timeout
-from torch.nn.utils import clip_grad_norm_
 from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
@@ -91,8 +88,7 @@ class _EngineHead:
 class DeepspeedLearner(BaseLearner):
     """Trains a model together with the other ranks.
 
-    `deepspeed.stage` determines what is sharded: optimizer states (1), also gradients (2), also weights (3). There are
-    separate fp32 master weights at stages 1 to 3, and at stage 0 with `dtype: bfloat16`.
+    `deepspeed.stage` determines what is sharded: optimizer states and fp32 master weights (1), also gradients (2).
     """
 
     def __init__(
@@ -120,45 +116,24 @@ class DeepspeedLearner(BaseLearner):
             reference=reference,
         )
         assert isinstance(self.head, ScoringHead)
-        self._zero = deepspeed.zero
-        self._stage = engine.deepspeed.stage
         if not dist.is_initialized():
             backend = "nccl" if model.device.type == "cuda" else "gloo"
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
             atexit.register(_leave_group)
-        self._rank, self._num_ranks, self._is_policy_current = dist.get_rank(), dist.get_world_size(), True
-        if self._stage == 3:
-            self.policy = copy.deepcopy(model).requires_grad_(False)
+        self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
         scorer = _Scorer(self.head)
-        if self._stage == 3 and self.head.is_linear:
-            for parameter in model.get_output_embeddings().parameters(recurse=False):
-                deepspeed.zero.register_external_parameter(scorer, parameter)
-        # DeepSpeed makes an empty first step (bf16, stage 0); with a learning rate of 0, it changes no weight.
-        self._adamw = adamw(list(self.trainable.values()), replace(optimizer, learning_rate=0.0))
+        self._adamw = adamw(list(self.trainable.values()), optimizer)
         num_elements = sum(parameter.numel() for parameter in self.trainable.values())
         settings = zero_settings(engine, optimizer, num_elements=num_elements)
         self._deepspeed = _started(deepspeed, scorer, self._adamw, settings, device=model.device)
         self._adamw.state.clear()
-        self._state = ZeroState(self.trainable, self._deepspeed, self._adamw, stage=self._stage, utils=deepspeed.utils)
+        self._state = ZeroState(self.trainable, self._deepspeed, self._adamw, utils=deepspeed.utils)
         self.head = _EngineHead(self._deepspeed, scorer)
-        self._norm = float("inf")
-        if self._stage == 0:
-            self._adamw.register_step_pre_hook(lambda *_: self._clip())
 
     def close(self) -> None:
         """Remove DeepSpeed's hooks from the model, which cannot be scored or trained afterwards."""
         self._deepspeed.destroy()
-
-    def refresh_policy(self) -> None:
-        """Gather sharded weights into `policy`; all ranks must call this."""
-        if self._stage < 3 or self._is_policy_current:
-            return
-        with torch.no_grad():
-            for parameter, whole in zip(self.model.parameters(), self.policy.parameters(), strict=True):
-                with self._zero.GatheredParameters([parameter]):
-                    whole.copy_(parameter)
-        self._is_policy_current = True
 
     # --- a share of the rows ---
 
@@ -210,21 +185,14 @@ class DeepspeedLearner(BaseLearner):
         """Add the gradient, summed over ranks: DeepSpeed averages, but the row weights require a sum."""
         self._deepspeed.backward(loss * self._num_ranks)
 
-    def _clip(self) -> None:
-        """Clip before the step at stage 0, where DeepSpeed clips in bf16 only, and by a different norm."""
-        self._norm = float(clip_grad_norm_(self._adamw.param_groups[0]["params"], self._config.max_grad_norm))
-        self._check_norm(self._norm)
-
     def optimizer_step(self) -> OptimizerStep:
         rate = self._rate()
         for group in self._adamw.param_groups:
             group["lr"] = rate
-        self._norm = float("inf")  # remains if DeepSpeed skips the step
         self._deepspeed.step()
-        norm = self._norm if self._stage == 0 else float(self._deepspeed.get_global_grad_norm())
+        norm = float(self._deepspeed.get_global_grad_norm())
         self._check_norm(norm)
         self.num_updates += 1
-        self._is_policy_current = False
         return OptimizerStep(norm, rate)
 
     # --- whole weights and optimizer state ---

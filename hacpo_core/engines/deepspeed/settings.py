@@ -16,8 +16,6 @@ def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_eleme
         "stage": stage,
         "overlap_comm": False,
         "reduce_bucket_size": min(MAX_BUCKET, num_elements),
-        # Smaller parameters stay unsharded, because gathering costs more than their memory: up to 1/1000 of all.
-        "stage3_param_persistence_threshold": min(100_000, num_elements // 1000),
     }
     if engine.deepspeed.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": engine.device != "cpu"}
@@ -25,7 +23,7 @@ def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_eleme
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "managed_gradient_accumulation": False,  # the learner calls step() after any number of passes
-        "gradient_clipping": optimizer.max_grad_norm if stage else 0.0,
+        "gradient_clipping": optimizer.max_grad_norm,
         "bf16": {"enabled": is_bfloat16},
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,

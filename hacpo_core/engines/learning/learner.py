@@ -54,10 +54,7 @@ class OptimizerStep:
 
 
 class BaseLearner(ABC):
-    """Trains a model; subclasses implement the backward pass and the optimizer's step.
-
-    After `refresh_policy`, `policy` is the model with its current, unsharded weights, for sampling and saving.
-    """
+    """Trains a model; subclasses implement the backward pass and the optimizer's step."""
 
     def __init__(
         self,
@@ -69,7 +66,7 @@ class BaseLearner(ABC):
         total_updates: int,
         reference: PreTrainedModel | ScoringHead | None = None,
     ) -> None:
-        self.model = self.policy = model
+        self.model = model
         self.num_updates = 0
         self._config, self._engine = optimizer, engine
         self._temperature, self._total_updates = temperature, total_updates
@@ -90,10 +87,6 @@ class BaseLearner(ABC):
         self._recomputes = bool(engine.gradient_checkpointing)
         if self._recomputes:
             recompute_activations(model, engine.gradient_checkpointing)
-
-    @abstractmethod
-    def refresh_policy(self) -> None:
-        """Update `policy` to the current weights; all ranks must call this."""
 
     def logprobs(self, rows: TokenRows) -> Ragged:
         """Log-probabilities (float32, nats) of the response tokens under the current weights, in order."""

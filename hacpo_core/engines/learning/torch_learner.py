@@ -57,9 +57,6 @@ class TorchLearner(BaseLearner):
         self._sums_in_fp32 = is_bf16 and engine.grad_dtype == "float32"
         self._optimizer = adamw(list(self._trained.values()), optimizer)
 
-    def refresh_policy(self) -> None:
-        """Do nothing: the policy is the trained model itself."""
-
     def close(self) -> None:
         """Do nothing."""
 

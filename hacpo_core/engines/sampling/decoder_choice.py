@@ -13,16 +13,18 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hacpo_core.engines.sampling.decoders import Decoder, ModelDecoder
+from hacpo_core.engines.sampling.decoders import ModelDecoder
 from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder, why_unsupported
 from hacpo_core.errors import ModelError, first_line
 
 _log = logging.getLogger(__name__)
+Decoder: TypeAlias = ModelDecoder | LlamaDecoder
 NOISE_FACTOR = 3.0
 """largest difference of the fast decoder, as a multiple of the noise; right ones have 0.2 to 2, wrong ones 4 or more"""
 SLOWER = (

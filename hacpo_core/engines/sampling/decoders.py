@@ -7,7 +7,7 @@ Shapes: U distinct prompt, B sequence (row of the cache), T token, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,13 @@ from transformers import DynamicCache, PreTrainedModel
 from hacpo_core.engines.passes.logprobs import widened
 
 
-class Decoder(Protocol):
-    """Decodes batches of responses, one batch after another, with fixed weights."""
+class ModelDecoder:
+    """Decodes batches of responses by the model's own class, one batch after another, with fixed weights."""
+
+    def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
+        self._model = model
+        self._wide_head = _wide_head(model.get_output_embeddings()) if has_wide_head else None
+        self._cache: Any = None
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
         """Discard the last batch, encode each prompt once, and give every row a copy of the cache.
@@ -32,24 +37,6 @@ class Decoder(Protocol):
         Returns:
             logits_BV of the first response token.
         """
-
-    def extend(self, token_B: Tensor) -> Tensor:
-        """Append one token to every row and return logits_BV of the next token."""
-
-    def keep(self, row_B: Tensor) -> None:
-        """Continue with these rows only; indices are ascending."""
-
-
-class ModelDecoder:
-    """Decoder that uses the model's own class."""
-
-    def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
-        self._model = model
-        self._wide_head = _wide_head(model.get_output_embeddings()) if has_wide_head else None
-        self._cache: Any = None
-
-    def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
-        """See `Decoder`."""
         self._cache = DynamicCache(config=self._model.config)
         logits_UV = self._logits(
             input_ids=input_UT,
@@ -62,7 +49,7 @@ class ModelDecoder:
         return logits_UV[prompt_B]
 
     def extend(self, token_B: Tensor) -> Tensor:
-        """See `Decoder`."""
+        """Append one token to every row and return logits_BV of the next token."""
         self._mask_BT = torch.cat([self._mask_BT, self._mask_BT.new_ones(len(token_B), 1)], dim=1)
         return self._logits(
             input_ids=token_B[:, None],
@@ -72,7 +59,7 @@ class ModelDecoder:
         )
 
     def keep(self, row_B: Tensor) -> None:
-        """See `Decoder`."""
+        """Continue with these rows only; indices are ascending."""
         self._cache.batch_select_indices(row_B)
         self._mask_BT = self._mask_BT[row_B]
 

@@ -77,7 +77,7 @@ class LlamaDecoder:
         """stacked keys and values of each layer: (2, B, H, T, K)"""
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
-        """See `Decoder`."""
+        """As `ModelDecoder`."""
         self._cache = []
         self._length, self._limit = input_UT.shape[1], input_UT.shape[1] + max_tokens
         longest = mask_UT.sum(dim=1)
@@ -116,7 +116,7 @@ class LlamaDecoder:
         return torch.cat(logits), [torch.cat(parts, dim=1) for parts in zip(*layers, strict=True)]
 
     def extend(self, token_B: Tensor) -> Tensor:
-        """See `Decoder`."""
+        """As `ModelDecoder`."""
         here, self._length = self._length, self._length + 1
         if self._length > self._cache[0].shape[3]:
             room = self._room(self._length)
@@ -150,7 +150,7 @@ class LlamaDecoder:
         return self._head(widened(last_BD) if self._has_wide_head else last_BD)
 
     def keep(self, row_B: Tensor) -> None:
-        """See `Decoder`."""
+        """As `ModelDecoder`."""
         for number, buffer in enumerate(self._cache):
             row_buffer = buffer[:, : len(row_B)]  # in place: kept rows move to the front, the rest stays unused
             row_buffer[:, :, :, : self._length] = buffer[:, row_B, :, : self._length]

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
-from hacpo_core.engines.sampling.decoder_choice import decoder_of
-from hacpo_core.engines.sampling.decoders import Decoder, ModelDecoder
+from hacpo_core.engines.sampling.decoder_choice import Decoder, decoder_of
+from hacpo_core.engines.sampling.decoders import ModelDecoder
 from hacpo_core.records import SamplingLimits
 from hacpo_core.seeds import uniforms
 

@@ -20,12 +20,7 @@ DEEPSPEED = "engine.learner=deepspeed"
     [
         (["engine.learner=fsdp"], "engine.learner: got 'fsdp', expected one of torch, deepspeed"),
         (["engine.deepspeed.stage=2"], "engine.deepspeed.stage cannot take effect: engine.learner is torch"),
-        ([DEEPSPEED, "engine.deepspeed.stage=4"], r"engine.deepspeed.stage: got 4, expected one of 0, 1, 2, 3"),
-        ([DEEPSPEED, "engine.deepspeed.stage=-1"], r"engine.deepspeed.stage: got -1, expected one of 0, 1, 2, 3"),
-        (
-            [DEEPSPEED, "engine.deepspeed.stage=0", "engine.deepspeed.offload_optimizer=true"],
-            "engine.deepspeed.offload_optimizer: got true with engine.deepspeed.stage=0, which cannot",
-        ),
+        ([DEEPSPEED, "engine.deepspeed.stage=4"], r"engine.deepspeed.stage: got 4, expected one of 1, 2"),
     ],
 )
 def test_bad_field_is_one_sentence_that_names_it(overrides: list[str], message: str) -> None:

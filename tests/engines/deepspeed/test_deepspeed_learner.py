@@ -33,9 +33,7 @@ from tests.engines.small import scored, small_model
 from tests.engines.training import GRPO, HACPO, LINEAR, Seen, optimizer_tensors, requests, rows_of, run, weights
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.system]
-STAGES = (0, 1, 2, 3)
-ALONE = [3, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (0, 1, 2))]
-"""stages for what one rank does; `make test` runs the one that differs most from torch"""
+STAGES = (1, 2)
 TOLERANCE = 1e-5
 ADAM = {"learning_rate": 1e-3, "warmup_updates": 3, "schedule": "cosine", "max_grad_norm": 0.5}
 
@@ -81,7 +79,6 @@ class Trained:
     outcome: Seen
     digest: str
     scores: list[tuple[float, ...]]
-    num_held: int  # elements of the model's own weights on this rank
 
 
 def learner_of(job: Job) -> BaseLearner:
@@ -89,7 +86,7 @@ def learner_of(job: Job) -> BaseLearner:
     if job.start is not None:
         model = small_model(job.family, num_layers=2, seed=9).to(getattr(torch, job.dtype))
         model.load_state_dict(job.start.weights)
-    deepspeed = DeepspeedConfig(stage=job.stage or 0, offload_optimizer=job.offloads)
+    deepspeed = DeepspeedConfig(stage=job.stage or 2, offload_optimizer=job.offloads)
     engine = EngineConfig(
         micro_batch_tokens=job.tokens,
         dtype=job.dtype,
@@ -130,12 +127,11 @@ def trained_by(learner: BaseLearner, job: Job) -> Trained:
         rows = [[replace(row, advantage=0.0) for row in batch] for batch in rows]
     steps = [run(learner, rows[start : start + 2], method) for start in range(0, len(rows), 2)]
     scores = scored(learner, requests())
-    learner.refresh_policy()
-    state = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+    state = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
     optimizer = {name: tensor.clone() for name, tensor in optimizer_tensors(learner).items()}
     return Trained(
         stage=job.stage,
-        weights=weights(learner.policy),
+        weights=weights(learner.model),
         saved=Saved(state, optimizer, learner.num_updates),
         outcome=Seen(
             tuple(minibatch for step in steps for minibatch in step.minibatches),
@@ -143,7 +139,6 @@ def trained_by(learner: BaseLearner, job: Job) -> Trained:
         ),
         digest=learner.fingerprint().digest,
         scores=scores,
-        num_held=sum(parameter.numel() for parameter in learner.model.parameters()),
     )
 
 
@@ -198,7 +193,6 @@ def test_updates_are_those_of_one_process(num_ranks: int, stage: int) -> None:
     assert (expected.weights - weights(small_model(num_layers=2))).abs().max() > 1e-3
     assert expected.outcome.minibatches[0].grad_norm > 2 * ADAM["max_grad_norm"]  # type: ignore[operator]
     assert {m.num_skipped for m in expected.outcome.minibatches} == {2}
-    assert (ranks[0].num_held < expected.num_held / 10) is (stage == 3)
 
 
 @pytest.mark.parametrize(("stage", "offloads"), [(1, True), (2, False), (2, True)])
@@ -210,14 +204,7 @@ def test_parameters_above_the_bucket_are_trained_as_well(stage: int, offloads: b
         assert_same_training(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("family", "stage"),
-    [
-        ("llama", 2),
-        ("gpt_neox", 3),
-        *(pytest.param(*one, marks=pytest.mark.soak) for one in (("llama", 3), ("gpt_neox", 2))),
-    ],
-)
+@pytest.mark.parametrize(("family", "stage"), [("llama", 2), ("gpt_neox", 1)])
 def test_gradient_of_two_ranks_is_that_of_one_process(family: str, stage: int) -> None:
     expected = train(Job(None, seeds=(0,), family=family, method="grpo", has_reference=True, optimizer=LINEAR))
     job = Job(stage, seeds=(0,), family=family, method="grpo", has_reference=True, optimizer=LINEAR)
@@ -228,7 +215,7 @@ def test_gradient_of_two_ranks_is_that_of_one_process(family: str, stage: int) -
     assert ((expected.weights - before) / 2).abs().max() > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", STAGES)
 def test_entropy_terms_of_two_ranks_are_those_of_one_process(stage: int) -> None:
     terms = {"entropy_coef": 0.1}
     plain = train(Job(None, method="grpo"))
@@ -264,10 +251,7 @@ def test_update_without_any_advantage_decays_weights_and_moments(stage: int) -> 
     torch.testing.assert_close(expected.weights, weights(small_model(num_layers=2)) * 0.95**2)
 
 
-@pytest.mark.parametrize(
-    ("stage", "grad_dtype"),
-    [(3, "same"), (1, "float32"), *(pytest.param(stage, "same", marks=pytest.mark.soak) for stage in (0, 1, 2))],
-)
+@pytest.mark.parametrize(("stage", "grad_dtype"), [(2, "same"), (1, "float32")])
 def test_bf16_model_has_fp32_masters_that_are_saved(stage: int, grad_dtype: str) -> None:
     """One rank adds up the same bf16 gradients; two add them up in another order, so only they are compared."""
     job = Job(stage, dtype="bfloat16", grad_dtype=grad_dtype, optimizer={"learning_rate": 1e-5, "weight_decay": 0.5})
@@ -283,7 +267,7 @@ def test_bf16_model_has_fp32_masters_that_are_saved(stage: int, grad_dtype: str)
     assert train(replace(job, stage=None, seeds=(), start=ranks[0].saved)).digest == ranks[0].digest
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", STAGES)
 def test_offloading_and_gradient_checkpointing_change_nothing(stage: int) -> None:
     expected = train(Job(None))
     assert_same_training(train(Job(stage, offloads=True)), expected)
@@ -293,7 +277,7 @@ def test_offloading_and_gradient_checkpointing_change_nothing(stage: int) -> Non
 
 def test_offloading_and_gradient_checkpointing_on_two_ranks_change_nothing() -> None:
     expected = train(Job(None))
-    for stage in (2, 3):
+    for stage in STAGES:
         assert_same_training(on_ranks(2, train, Job(stage, offloads=True, checkpoints=1))[1], expected)
 
 
@@ -311,13 +295,7 @@ def undisturbed() -> Trained:
 
 @pytest.mark.parametrize(
     ("num_ranks", "stage"),
-    [
-        (2, 2),
-        (1, 3),
-        (1, None),
-        (3, 3),
-        *(pytest.param(*one, marks=pytest.mark.soak) for one in ((1, 0), (1, 1), (2, 3))),
-    ],
+    [(2, 2), (1, 1), (1, None), (3, 2)],
     ids=str,
 )
 def test_checkpoint_of_two_ranks_goes_on_anywhere(
@@ -339,7 +317,7 @@ def test_checkpoint_of_two_ranks_goes_on_anywhere(
 def test_rank_without_a_row_takes_part() -> None:
     """Three ranks divide no width of this model evenly."""
     expected = train(Job(None, num_rows=1))
-    for stage in (2, 3):
+    for stage in STAGES:
         for found in on_ranks(3, train, Job(stage, num_rows=1)):
             assert_same_training(found, expected)
 
@@ -351,7 +329,7 @@ def test_moments_that_were_lost_would_be_seen(interrupted: Trained, undisturbed:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("stage", ALONE)
+@pytest.mark.parametrize("stage", STAGES)
 def test_restart_on_one_rank_is_bit_identical(stage: int, dtype: str) -> None:
     whole = train(Job(stage, seeds=(0, 1, 2, 3), dtype=dtype))
     first = train(Job(stage, dtype=dtype))
@@ -378,7 +356,7 @@ def spoilt(stage: int, advantage: float) -> list[str]:
 @pytest.mark.parametrize("stage", STAGES)
 def test_gradient_that_is_not_finite_stops_every_rank(stage: int) -> None:
     found = [spoilt(stage, math.nan), spoilt(stage, math.inf)]
-    if stage in (0, 2):
+    if stage == 2:
         found += on_ranks(2, spoilt, stage, math.nan)
     for message, state, num_updates in found:
         assert message.startswith("gradient norm is ")

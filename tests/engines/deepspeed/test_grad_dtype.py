@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from flows.planning.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.learning.learner import BaseLearner
 from hacpo_core.engines.learning.torch_learner import TorchLearner
-from hacpo_core.errors import ConfigError
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
 from tests.engines.small import VOCAB_SIZE, Row, minibatch, own_row, small_model
 from tests.engines.training import LINEAR, optimizer_tensors
@@ -47,7 +45,7 @@ def learner_of(engine: EngineConfig) -> BaseLearner:
 def step_of(engine: EngineConfig) -> torch.Tensor:
     """Change of the fp32 masters by one update, which is proportional to the gradient."""
     learner = learner_of(engine)
-    before = {name: p.detach().double() for name, p in learner.policy.named_parameters()}
+    before = {name: p.detach().double() for name, p in learner.model.named_parameters()}
     learner.update([minibatch(rows(), WIDE)], WIDE)
     masters = {key: value for key, value in optimizer_tensors(learner).items() if key.startswith("master.")}
     change = [masters[f"master.{name}"].double() - before[name] for name in sorted(before)]
@@ -85,23 +83,9 @@ def test_sum_in_float32_is_exact_where_a_sum_in_bfloat16_is_off_by_a_percent(exa
 
 
 @pytest.mark.deepspeed
-@pytest.mark.parametrize(
-    "deepspeed",
-    [
-        DeepspeedConfig(stage=1),
-        DeepspeedConfig(stage=3),
-    ],
-)
-def test_deepspeed_sums_in_float32_too(exact: torch.Tensor, deepspeed: DeepspeedConfig) -> None:
+@pytest.mark.parametrize("stage", [1, 2])
+def test_deepspeed_sums_in_float32_too(exact: torch.Tensor, stage: int) -> None:
     pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
-    engine = replace(BF16, learner="deepspeed", deepspeed=deepspeed)
+    engine = replace(BF16, learner="deepspeed", deepspeed=DeepspeedConfig(stage=stage))
     assert error(step_of(engine), exact) > 5e-3
     assert error(step_of(replace(engine, grad_dtype="float32")), exact) < 1e-4
-
-
-def test_stage_that_cannot_sum_in_float32_is_refused() -> None:
-    words = ["engine.dtype=bfloat16", "engine.grad_dtype=float32", "engine.learner=deepspeed"]
-    with pytest.raises(ConfigError, match="engine.grad_dtype: got float32 with engine.deepspeed.stage=0"):
-        compose("tiny", "hacpo", overrides=[*words, "engine.deepspeed.stage=0"])
-    assert compose("tiny", "hacpo", hardware="one_gpu").engine.grad_dtype == "float32"
-    assert compose("tiny", "hacpo", hardware="eight_gpus").engine.grad_dtype == "float32"

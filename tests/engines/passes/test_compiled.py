@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from flows.planning.compose import compose
 from hacpo_core.config import DeepspeedConfig, EngineConfig, OptimizerConfig
 from hacpo_core.engines.passes import logprobs
 from hacpo_core.engines.passes.compiled import CompiledLayers
 from hacpo_core.engines.passes.logprobs import token_scores
 from hacpo_core.engines.sampling.decoders import ModelDecoder
-from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.errors import EngineError
 from tests.engines.small import small_model
 from tests.engines.training import HACPO, LINEAR, learner_of, rows_of, run, weights
 
@@ -141,9 +140,3 @@ def test_model_without_named_layers_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(model, "_no_split_modules", None)
     with pytest.raises(EngineError, match="engine.compile: Qwen3ForCausalLM does not name its layers"):
         learner_of(model, engine=COMPILED)
-
-
-def test_stage_three_is_refused() -> None:
-    words = ["engine.learner=deepspeed", "engine.deepspeed.stage=3", "engine.compile=true"]
-    with pytest.raises(ConfigError, match="engine.compile: got true with engine.deepspeed.stage=3"):
-        compose("tiny", "hacpo", overrides=words)

@@ -132,8 +132,7 @@ def _on_a_rank(rows: list[Row]) -> tuple[dict[str, float], list[float]]:
         total_updates=20,
     )
     outcome = update(learner, [rows[::2], rows[1::2]])
-    learner.refresh_policy()
-    trained = weights(learner.policy)[::7].tolist()
+    trained = weights(learner.model)[::7].tolist()
     learner.close()
     return dict(outcome.log_centers), trained
 

@@ -29,8 +29,8 @@ from hacpo_core.config import LoraConfig
 from hacpo_core.engines.models.lora import add_adapters
 from hacpo_core.engines.passes.scoring import scoring_head
 from hacpo_core.engines.sampling import llama_decoder
-from hacpo_core.engines.sampling.decoder_choice import decoder_of
-from hacpo_core.engines.sampling.decoders import Decoder, ModelDecoder
+from hacpo_core.engines.sampling.decoder_choice import Decoder, decoder_of
+from hacpo_core.engines.sampling.decoders import ModelDecoder
 from hacpo_core.engines.sampling.llama_decoder import LlamaDecoder
 from hacpo_core.errors import ModelError
 from tests.engines.small import small_model

@@ -109,9 +109,7 @@ def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
     assert found.updating == pytest.approx(20.0 + found.activations + 1.5)
 
 
-@pytest.mark.parametrize(
-    ("stage", "expected"), [(0, (2.0, 6.0, 12.0)), (1, (2.0, 3.5, 3.0)), (2, (2.0, 2.0, 3.0)), (3, (2.5, 1.5, 3.0))]
-)
+@pytest.mark.parametrize(("stage", "expected"), [(1, (2.0, 3.5, 3.0)), (2, (2.0, 2.0, 3.0))])
 def test_each_stage_divides_one_thing_more_among_four_ranks(stage: int, expected: tuple[float, float, float]) -> None:
     words = [f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false", "engine.grad_dtype=same"]
     found = agent_memory(config_of(*words), BILLION, ranks=4, gpu_gib=79)
@@ -166,7 +164,6 @@ def test_offloaded_optimizer_keeps_a_buffer_for_the_largest_gradient_on_the_gpu(
     assert always(shape=large) == pytest.approx(1.5 + embedding)
     assert always() == pytest.approx(1.5 + mlp), "the largest without an embedding"
     assert always("engine.deepspeed.stage=2", shape=large) == pytest.approx(1.5 + embedding)
-    assert always("engine.deepspeed.stage=3", shape=large) == 1.5
     assert always("engine.deepspeed.stage=2", "engine.deepspeed.offload_optimizer=false", shape=large) == 1.5
     assert always("engine.learner=torch", shape=large) == 1.5
 

@@ -7,9 +7,9 @@ Layout of one experiment's folder:
     steps/000012/<file>         written to a temporary name, renamed
     steps/000012/manifest.json  phases, their files and SHA-256 digests; replaced as a whole, last
 
-A commit survives the death of its process immediately, and a power cut after about a second, when a thread has synced
-it to disk with other commits. After an earlier power cut, a file differs from its digest or the manifest is corrupt;
-then the step's phases run again.
+A commit survives the death of its process immediately, and a power cut when it has been synced: before a checkpoint at
+the latest. After an earlier power cut, a file differs from its digest or the manifest is corrupt; then its phases run
+again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,11 @@ from pyarrow import parquet
 
 from hacpo_core.errors import StoreError
 from hacpo_core.files import as_json, read_json, sha256_of, sync, write_atomically, write_errors
-from hacpo_core.store.background import Background
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 REPLAYS_FILE = "replays.json"
 """file in an experiment's folder that lists every repeated update and how close its result was"""
-
-
-SYNC_DELAY_S = 1.0
-"""delay from a commit to the sync, so that the phases of a short step share one sync"""
 
 
 def phase_name(kind: str, agent: str, round_index: int = 0) -> str:
@@ -67,9 +62,6 @@ class StepStore:
         self._mutex = threading.Lock()
         self._manifests: dict[int, dict[str, Any]] = {}  # as written by this object, the only writer
         self._unsynced: dict[Path, None] = {}
-        self._sync_planned = False
-        self._sync_now = threading.Event()
-        self._syncs = Background("sync")
 
     def folder(self, step: int) -> Path:
         """Folder of one step (1-based; 0: before training)."""
@@ -119,7 +111,7 @@ class StepStore:
             outdates: phases of the step that depend on an earlier commit of this phase; their commits are removed.
 
         Raises:
-            StoreError: the disk is full or not writable, now or when an earlier commit was synced.
+            StoreError: the disk is full or not writable.
         """
         folder = self.folder(step)
         digests = {}
@@ -136,11 +128,6 @@ class StepStore:
             self._manifests[step] = manifest
             self._unsynced |= dict.fromkeys([*(folder / name for name in digests), folder / MANIFEST])
             self._unsynced |= dict.fromkeys([folder, folder.parent, self.root])
-            is_sync_planned, self._sync_planned = self._sync_planned, True
-        if is_sync_planned:
-            self._syncs.check()
-        else:
-            self._syncs.do(self._sync_soon)
 
     def sync(self) -> None:
         """Sync all commits to disk, so that they survive a power cut.
@@ -148,21 +135,8 @@ class StepStore:
         Raises:
             StoreError: the disk is full or broken.
         """
-        self._sync_now.set()
-        try:
-            self._syncs.do(self._sync_waiting)  # includes what could not be synced before
-            self._syncs.wait()
-        finally:
-            self._sync_now.clear()
-
-    def _sync_soon(self) -> None:
-        self._sync_now.wait(SYNC_DELAY_S)
-        self._sync_waiting()
-
-    def _sync_waiting(self) -> None:
         with self._mutex:
             paths, self._unsynced = self._unsynced, {}
-            self._sync_planned = False
         try:
             for path in paths:
                 with write_errors(path):

@@ -88,7 +88,6 @@ class Experiment:
                     source.tokenizer,
                     target.tokenizer,
                     eos=self.config.retokenize.eos,
-                    max_response_tokens=self.config.rollout.max_response_tokens,
                     source_eos_ids=source.eos_ids,
                     target_end_id=target.end_id,
                     has_same_arguments=source.template_arguments == target.template_arguments,

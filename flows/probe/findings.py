@@ -105,11 +105,6 @@ def _of_pair(config: ExperimentConfig, pair: PairProbe) -> Iterator[ProbeFinding
     if abs(pair.length_drift) > MAX_DRIFT:
         text = f"{pair.source}'s responses change their length by {pair.length_drift:+.0%} in {pair.learner}'s tokens"
         yield ProbeFinding("length_drift", text, "raise rollout.max_response_tokens if rows are cut by it")
-    if pair.num_control_dropped:
-        text = f"{pair.num_control_dropped} control tokens in {pair.source}'s texts are dropped for {pair.learner}"
-        yield ProbeFinding(
-            "control_tokens", text, "read such responses: a template's marks may have got into the problems"
-        )
 
 
 def _remedy_of_stopped_rows(config: ExperimentConfig, pair: PairProbe) -> str:

@@ -136,7 +136,6 @@ def _pair_line(pair: PairProbe) -> Mapping[str, str]:
         "length drift": f"{pair.length_drift:+.1%}",
         "cut": str(pair.num_truncated),
         "empty": str(pair.num_empty),
-        "control tokens dropped": str(pair.num_control_dropped),
     }
 
 

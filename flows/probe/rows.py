@@ -45,7 +45,7 @@ class PairProbe:
         last_share: the same under the bounds of the step's last update, with these ratios.
         half_floor: highest floor that half of the rows would pass below the same ceiling; None if no floor is that low.
         length_drift: mean relative change of the length by retokenisation.
-        num_truncated, num_empty, num_control_dropped: as in `hacpo_core.data.batches.BatchCounts`.
+        num_truncated, num_empty: as in `hacpo_core.data.batches.BatchCounts`.
         gradient_cosine: between the gradients of J_homo and J_hete on the learner's own rows and these (Theorem 4.3:
             positive); None if one of them is 0, or no rank has a whole gradient.
     """
@@ -62,7 +62,6 @@ class PairProbe:
     length_drift: float
     num_truncated: int
     num_empty: int
-    num_control_dropped: int
     gradient_cosine: float | None
 
 
@@ -111,7 +110,6 @@ def pair_probe(
         "length_drift": batch_counts.length_drift_mean,
         "num_truncated": batch_counts.num_truncated,
         "num_empty": batch_counts.num_empty,
-        "num_control_dropped": batch_counts.num_control_dropped,
     }
     if not len(minibatch):
         nan = math.nan

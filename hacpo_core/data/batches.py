@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Positions, Ragged, TokenRows
-from hacpo_core.data.tokens.retokenize import Retokenizer, SharedResponses, without_eos
+from hacpo_core.data.tokens.retokenize import Retokenizer, without_eos
 from hacpo_core.methods.build import TrainedRows
 from hacpo_core.methods.checks import checked_row_weights
 from hacpo_core.methods.estimate import Estimate
@@ -148,8 +148,7 @@ class BatchCounts:
 
     `num_unscored`, `num_empty` and `num_masked` count rows that were left out, own ones included; the last are those
     that the objective masks (`mask_truncated`), None if it masks none. `num_truncated` counts
-    cross-agent responses that were cut at the learner's limit. `num_control_dropped` counts control tokens that were
-    removed: other agents' texts spelled them, and the learner's tokenizer cannot encode them as plain text.
+    cross-agent responses that were cut at the learner's limit.
     `length_drift_mean` is the mean of (learner tokens - source tokens) / source tokens over retokenised responses, 0 if
     there are none.
     """
@@ -158,7 +157,6 @@ class BatchCounts:
     num_truncated: int = 0
     num_empty: int = 0
     length_drift_mean: float = 0.0
-    num_control_dropped: int = 0
     num_masked: int | None = None
 
 
@@ -208,7 +206,8 @@ def learner_minibatches(
         reader: source of the rows' data.
         batches: keys of each mini-batch's rows, in order.
         objective: determines the row weights and the masked rows.
-        max_response_tokens: the constant of seq_mean_token_sum_norm.
+        max_response_tokens: limit of other agents' responses in the learner's tokens, and the constant of
+            seq_mean_token_sum_norm.
 
     Raises:
         KeyError: a key has no response or no estimate.
@@ -216,7 +215,7 @@ def learner_minibatches(
     of_source: dict[tuple[int, str], list[RowKey]] = {}
     for key in dict.fromkeys(itertools.chain.from_iterable(batches)):
         of_source.setdefault((key.step, key.agent), []).append(key)
-    shared: list[SharedResponses] = []
+    limit, drifts, num_truncated = max_response_tokens, [np.empty(0)], 0
     scored, masked = set[RowKey](), set[RowKey]()
     parts: list[Minibatch] = []
     for (step, agent), keys in of_source.items():
@@ -228,27 +227,39 @@ def learner_minibatches(
         of_row = list(positions)
         scored_keys = [of_row[row] for row in rows.tolist()]
         scored.update(scored_keys)
-        part, is_masked_B = _rows(reader, responses, scored_keys, rows, shared, objective)
+        chosen_responses = responses if len(rows) == len(responses) else responses.take(rows)
+        lengths, converted = _lengths(reader, chosen_responses), None
+        if agent != reader.learner:
+            converted = reader.retokenizers[agent].convert(chosen_responses)
+            num_truncated += int((converted.lengths > limit).sum())
+            if not reader.retokenizers[agent].is_pass_through:
+                drifts.append((converted.lengths - lengths) / np.maximum(lengths, 1))
+        part, is_masked_B = _rows(reader, chosen_responses, scored_keys, rows, lengths, converted, objective, limit)
         masked.update(itertools.compress(part.keys, is_masked_B.tolist()))
         parts.append(part.take(np.flatnonzero(~is_masked_B)) if is_masked_B.any() else part)
     table = Minibatch.joined(parts)
     place = {key: row for row, key in enumerate(table.keys)}
     minibatches = [
-        _weighed(table.take([place[key] for key in batch if key in place]), objective, max_response_tokens)
-        for batch in batches
+        _weighed(table.take([place[key] for key in batch if key in place]), objective, limit) for batch in batches
     ]
     num_keys, num_scored = sum(map(len, batches)), sum(key in scored for batch in batches for key in batch)
     num_masked = sum(key in masked for batch in batches for key in batch)
-    drifts = np.concatenate([np.empty(0), *(part.length_drift_R for part in shared if not part.is_passed_through)])
+    drift_R = np.concatenate(drifts)
     counts = BatchCounts(
         num_unscored=num_keys - num_scored,
-        num_truncated=sum(int(part.is_truncated_R.sum()) for part in shared),
+        num_truncated=num_truncated,
         num_empty=num_scored - num_masked - sum(map(len, minibatches)),
-        length_drift_mean=float(drifts.mean()) if len(drifts) else 0.0,
-        num_control_dropped=sum(part.num_control_dropped for part in shared),
+        length_drift_mean=float(drift_R.mean()) if len(drift_R) else 0.0,
         num_masked=None if objective.mask_truncated == "none" else num_masked,
     )
     return minibatches, counts
+
+
+def _lengths(reader: RowReader, responses: Responses) -> NDArray[np.int64]:
+    """Numbers of the responses' own tokens that count: without a final EOS where it is dropped."""
+    if not reader.drops_eos:
+        return responses.token_ids.lengths
+    return np.array([len(without_eos(ids, reader.eos_ids[responses.agent])) for ids in responses.token_ids], np.int64)
 
 
 def _rows(
@@ -256,30 +267,33 @@ def _rows(
     responses: Responses,
     keys: Sequence[RowKey],
     rows: NDArray[np.int64],
-    shared: list[SharedResponses],
+    lengths: NDArray[np.int64],
+    converted: Ragged | None,
     objective: Objective,
+    limit: int,
 ) -> tuple[Minibatch, NDArray[np.bool_]]:
-    """Some responses of one agent and step as rows of the learner, without weights, and which of them are masked.
+    """Responses of one agent and step as rows of the learner, without weights, and which of them are masked.
 
-    Empty rows are left out. Converted responses are appended to `shared`.
+    Empty rows are left out.
+
+    Args:
+        reader: source of the rows' data.
+        responses: some of that agent and step.
+        keys, rows: their keys, and their positions in all of the step.
+        lengths: as `_lengths`.
+        converted: another agent's responses in the learner's tokens; None: they are the learner's own.
+        objective: determines the masked rows.
+        limit: of the learner's tokens.
     """
-    step, agent, num_rows = responses.step, responses.agent, len(rows)
-    is_own = agent == reader.learner
-    chosen_responses = responses if num_rows == len(responses) else responses.take(rows)
-    old_logprobs, zero_lengths = chosen_responses.logprobs, np.zeros(num_rows, np.int64)
-    is_cut_R = np.array([reason == "length" for reason in chosen_responses.finish_reason], dtype=bool)
-    if reader.drops_eos:
-        old_logprobs = old_logprobs.cut(
-            [len(without_eos(ids, reader.eos_ids[agent])) for ids in chosen_responses.token_ids]
-        )
-    if is_own:
-        token_ids = chosen_responses.token_ids.cut(old_logprobs.lengths)
-        prompts: Sequence[Any] = list(chosen_responses.prompt_ids)
+    step, agent, is_own = responses.step, responses.agent, converted is None
+    old_logprobs, zero_lengths = responses.logprobs.cut(lengths), np.zeros(len(rows), np.int64)
+    is_cut_R = np.array([reason == "length" for reason in responses.finish_reason], dtype=bool)
+    if converted is None:
+        token_ids, prompts = responses.token_ids.cut(lengths), list[Any](responses.prompt_ids)
     else:
-        shared.append(reader.retokenizers[agent].convert(chosen_responses))
-        token_ids = shared[-1].token_ids
-        is_cut_R = is_cut_R | shared[-1].is_truncated_R
-        prompts = [reader.prompt_ids(problem_id) for problem_id in chosen_responses.problem_id]
+        token_ids = converted.cut(np.minimum(converted.lengths, limit))
+        is_cut_R = is_cut_R | (converted.lengths > limit)
+        prompts = [reader.prompt_ids(problem_id) for problem_id in responses.problem_id]
     teacher_advantages = Ragged.from_lengths(np.empty(0), zero_lengths)
     if is_own and reader.teacher_advantages is not None:
         teacher_advantages = reader.teacher_advantages(step).take(rows).cut(old_logprobs.lengths)

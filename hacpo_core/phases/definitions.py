@@ -45,8 +45,6 @@ DEFINITIONS: Mapping[str, str] = {
     "text/length_drift": "(learner tokens - source tokens) / source tokens, mean over retokenised responses",
     "text/num_truncated": "cross-agent responses cut at the learner's limit",
     "text/num_empty": "cross-agent responses left out because they have no tokens after retokenisation",
-    "text/num_control_dropped": "control tokens spelled out in other agents' texts that the learner cannot encode as "
-    "plain text",
     "update/num_unscored": "rows left out because they have no verdict",
     "update/masked_share": "share of the mini-batches' rows that left the loss and its denominators because they were "
     "cut at a token limit (mask_truncated)",

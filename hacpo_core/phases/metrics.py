@@ -88,7 +88,6 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
         "text/length_drift": counts.length_drift_mean,
         "text/num_truncated": counts.num_truncated,
         "text/num_empty": counts.num_empty,
-        "text/num_control_dropped": counts.num_control_dropped,
         "update/num_unscored": counts.num_unscored,
         "update/grad_norm": float(np.mean([m.grad_norm for m in minibatches])),
         "update/learning_rate": minibatches[-1].learning_rate,

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
 from hacpo_core.data.tokens.alignment import Aligner
-from hacpo_core.data.tokens.retokenize import SharedResponses
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.checks import checked_teachers
 from hacpo_core.phases.advantage import scored_step
@@ -43,37 +42,32 @@ def teach(experiment: Experiment, step: int, agent: str, problems: Sequence[Prob
     difference = Ragged.from_lengths(np.empty(0), np.zeros(len(responses), np.int64))
     if teacher is not None:
         learner_tokens, tokens = (experiment.placement.tokenizers[name] for name in (agent, teacher))
-        shared = experiment.retokenizer(learner_tokens, tokens).convert(responses)
-        rows = np.flatnonzero((shared.token_ids.lengths > 0) & ~shared.is_truncated_R)
+        converted = experiment.retokenizer(learner_tokens, tokens).convert(responses)
+        rows = np.flatnonzero(
+            (converted.lengths > 0) & (converted.lengths <= experiment.config.rollout.max_response_tokens)
+        )
         scores: dict[int, NDArray[np.float32]] = {}
         if len(rows):
             prompts = [tokens.prompt_ids(experiment.problem(problem_id)) for problem_id in responses.problem_id]
-            translated = _with_teacher_tokens(responses, prompts, shared).take(rows)
+            translated = _with_teacher_tokens(responses, prompts, converted).take(rows)
             with agent_at(experiment, teacher, step - 1) as (placed, watch):
                 scores = dict(zip(rows.tolist(), placed.score(translated), strict=True))
             cost = watch.cost()
-        difference = _differences(experiment, responses, teacher, shared, scores)
+        difference = _differences(experiment, responses, teacher, converted, scores)
     experiment.ledger.save_taught(step, agent, TaughtBatch(teacher, difference, cost))
 
 
-def _with_teacher_tokens(
-    responses: Responses, prompts: Sequence[tuple[int, ...]], shared: SharedResponses
-) -> Responses:
+def _with_teacher_tokens(responses: Responses, prompts: Sequence[tuple[int, ...]], token_ids: Ragged) -> Responses:
     """The responses with the teacher's prompts and tokens; their log-probabilities are placeholders."""
-    placeholders = Ragged(np.zeros(len(shared.token_ids.value_N), np.float32), shared.token_ids.edge)
-    return replace(
-        responses,
-        prompt_ids=Ragged.of(prompts, np.int32),
-        token_ids=shared.token_ids,
-        logprobs=placeholders,
-    )
+    placeholders = Ragged(np.zeros(len(token_ids.value_N), np.float32), token_ids.edge)
+    return replace(responses, prompt_ids=Ragged.of(prompts, np.int32), token_ids=token_ids, logprobs=placeholders)
 
 
 def _differences(
     experiment: Experiment,
     responses: Responses,
     teacher: str,
-    shared: SharedResponses,
+    converted: Ragged,
     scores: Mapping[int, NDArray[np.float32]],
 ) -> Ragged:
     """Teacher's minus own log-probability of each token; nan where the teacher did not score it.
@@ -82,20 +76,20 @@ def _differences(
         experiment: whose tokenizers these are.
         responses: the agent's.
         teacher: its name.
-        shared: the responses in its tokens.
+        converted: the responses in its tokens.
         scores: log-probabilities of these tokens by response.
     """
     learner, teacher_tokenizer = (experiment.placement.tokenizers[name] for name in (responses.agent, teacher))
     aligner = Aligner(
         learner.tokenizer, teacher_tokenizer.tokenizer, own_eos=learner.eos_ids, other_eos=teacher_tokenizer.eos_ids
     )
-    differences = []
+    is_same, differences = experiment.retokenizer(learner, teacher_tokenizer).is_pass_through, []
     for row, (ids, logprobs) in enumerate(zip(responses.token_ids, responses.logprobs, strict=True)):
         own_N, difference_N = logprobs.astype(np.float64), np.full(len(ids), np.nan)
         other_M = scores[row].astype(np.float64) if row in scores else np.empty(0)
-        if shared.is_passed_through:
+        if is_same:
             difference_N[: len(other_M)] = other_M - own_N[: len(other_M)]
         elif row in scores:
-            difference_N = aligner.difference(ids, own_N, shared.token_ids[row], other_M)
+            difference_N = aligner.difference(ids, own_N, converted[row], other_M)
         differences.append(difference_N)
     return Ragged.of(differences, np.float64)

@@ -82,9 +82,7 @@ def batch_of(
 ) -> Built:
     """Batch of a learner of two agents, "0" and "1", every source shared."""
     other = 1 - learner
-    retokenizer = Retokenizer(
-        tokenizer(names[other]), tokenizer(names[learner]), eos=eos, max_response_tokens=max_response_tokens
-    )
+    retokenizer = Retokenizer(tokenizer(names[other]), tokenizer(names[learner]), eos=eos)
     responses = {str(j): replace(responses_of(own), agent=str(j)) for j, own in enumerate(rollouts)}
     reader = RowReader(
         learner=str(learner),

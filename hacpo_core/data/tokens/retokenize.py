@@ -2,14 +2,11 @@
 
 Responses are passed between agents as text, unless both agents have the same tokenizer and chat template. Control
 tokens spelled out in a response, such as `<|im_end|>` or `</s>`, stay plain text and do not end the learner's turn.
-
-Shapes: R response.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,32 +14,12 @@ from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
 from hacpo_core.data.tokens.control_tokens import TEXT_LOCK, control_ids, response_backend, tokenizers_match
-from hacpo_core.errors import ConfigError, ModelError
+from hacpo_core.errors import ModelError
 from hacpo_core.records import EosRule
 from hacpo_core.responses import Responses
 
 if TYPE_CHECKING:  # importing transformers takes two seconds, which planning does not need
     from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedResponses:
-    """Responses as the learner trains on them, in their order.
-
-    Attributes:
-        token_ids: int32; empty if nothing is left to train on.
-        is_truncated_R: True if the response was cut at the learner's limit, which also removes its EOS.
-        length_drift_R: relative change of the length before that cut, (target - source) / source.
-        is_passed_through: whether both agents have the same tokenizer, so that ids are passed unchanged.
-        num_control_dropped: control tokens that were removed because texts spelled them and the target tokenizer cannot
-            encode them as plain text.
-    """
-
-    token_ids: Ragged
-    is_truncated_R: NDArray[np.bool_]
-    length_drift_R: NDArray[np.float64]
-    is_passed_through: bool
-    num_control_dropped: int = 0
 
 
 class Retokenizer:
@@ -54,7 +31,6 @@ class Retokenizer:
         target: PreTrainedTokenizerBase,
         *,
         eos: EosRule,
-        max_response_tokens: int,
         source_eos_ids: Collection[int] = (),
         target_end_id: int | None = None,
         has_same_arguments: bool = True,
@@ -66,21 +42,16 @@ class Retokenizer:
             target: tokenizer of the learner.
             eos: "keep" appends the target's end token to finished responses, "drop" only to responses that are just an
                 EOS, "as_text" decodes and encodes control tokens like all others and removes only the source's padding.
-            max_response_tokens: the learner's limit in tokens, EOS included, >= 1.
             source_eos_ids: ids that end a response of the source, in addition to its tokenizer's EOS.
             target_end_id: the token with which the target's chat template ends a turn; None: its tokenizer's EOS.
             has_same_arguments: whether both chat templates get the same arguments; if not, even equal tokenizers are
                 treated as different.
 
         Raises:
-            ConfigError: `max_response_tokens` is out of range.
             ModelError: EOS is kept and the target has none.
         """
-        if max_response_tokens < 1:
-            raise ConfigError(f"max_response_tokens is out of range: got {max_response_tokens}; set it to 1 or more")
         self.is_pass_through = eos != "as_text" and has_same_arguments and tokenizers_match(source, target)
         self._eos = eos
-        self._max_response_tokens = max_response_tokens
         self._source_eos_ids = frozenset(source_eos_ids) | _eos_ids(source)
         if self.is_pass_through:
             return
@@ -93,34 +64,24 @@ class Retokenizer:
         self._control_ids = control_ids(target)
         self._backend = response_backend(target)
 
-    def convert(self, responses: Responses) -> SharedResponses:
-        """The responses in the target's tokens; each row is converted independently."""
-        with TEXT_LOCK:
-            return self._converted(responses)
+    def convert(self, responses: Responses) -> Ragged:
+        """The responses in the target's tokens (int32), however long; each row is converted independently.
 
-    def _converted(self, responses: Responses) -> SharedResponses:
-        num_control_dropped = 0
+        Empty where nothing is left to train on. Control tokens are removed that texts spelled and the target tokenizer
+        cannot encode as plain text.
+        """
+        with TEXT_LOCK:
+            return Ragged.of(self._converted(responses), np.int32)
+
+    def _converted(self, responses: Responses) -> Sequence[Any]:
         source_ids = [self._source_ids(ids, reason) for ids, reason in _tokens_and_reasons(responses)]
         if self.is_pass_through:
-            token_ids: list[Any] = source_ids
-        elif self._eos == "as_text":
-            token_ids = self._as_text(source_ids)
-        else:
-            ids_of_texts = self._encode_with_leading_space(response_texts(responses))
-            token_ids = []
-            for ids, reason, encoded_ids in zip(source_ids, responses.finish_reason, ids_of_texts, strict=True):
-                content = self._without_control(encoded_ids)
-                num_control_dropped += len(encoded_ids) - len(content)
-                token_ids.append(self._ended(content, ids, reason))
-        lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
-        source_lengths = np.array([len(ids) for ids in source_ids], dtype=np.int64)
-        return SharedResponses(
-            token_ids=Ragged.of([ids[: self._max_response_tokens] for ids in token_ids], np.int32),
-            is_truncated_R=lengths > self._max_response_tokens,
-            length_drift_R=(lengths - source_lengths) / np.maximum(source_lengths, 1),
-            is_passed_through=self.is_pass_through,
-            num_control_dropped=num_control_dropped,
-        )
+            return source_ids
+        if self._eos == "as_text":
+            return self._as_text(source_ids)
+        ids_of_texts = self._encode_with_leading_space(response_texts(responses))
+        rows = zip(source_ids, responses.finish_reason, ids_of_texts, strict=True)
+        return [self._ended(self._without_control(encoded_ids), ids, reason) for ids, reason, encoded_ids in rows]
 
     def _as_text(self, source_ids: list[NDArray[np.int32]]) -> list[list[int]]:
         """Tokens of the text in which the source's control tokens are spelled; the target may know some of them."""

@@ -62,20 +62,18 @@ class SharedResponse:
 
     token_ids: tuple[int, ...]
     status: str
-    length_drift: float
     is_passed_through: bool
-    num_control_dropped: int = 0
 
 
 class Each(Retokenizer):
-    """Converts responses one by one."""
+    """Converts responses one by one, up to a limit."""
+
+    limit = 10_000
 
     def one(self, rollout: Rollout) -> SharedResponse:
-        found = self.convert(responses_of([rollout]))
-        ids = tuple(found.token_ids[0].tolist())
-        status = "truncated" if found.is_truncated_R[0] else "ok" if ids else "empty"
-        drift = float(found.length_drift_R[0])
-        return SharedResponse(ids, status, drift, found.is_passed_through, found.num_control_dropped)
+        ids = tuple(self.convert(responses_of([rollout]))[0].tolist())
+        status = "truncated" if len(ids) > self.limit else "ok" if ids else "empty"
+        return SharedResponse(ids[: self.limit], status, self.is_pass_through)
 
 
 @cache
@@ -87,7 +85,9 @@ def retokenizer(
     source: PreTrainedTokenizerBase | None = None,
 ) -> Each:
     source = source or (CHARACTER if target is not CHARACTER else BYTE_LEVEL)
-    return Each(source, target, eos=eos, max_response_tokens=limit)
+    each = Each(source, target, eos=eos)
+    each.limit = limit
+    return each
 
 
 def content(target: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
@@ -100,15 +100,13 @@ def content(target: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
 def test_response_keeps_its_characters_and_ends_in_the_targets_eos() -> None:
     shared = retokenizer(CHARACTER).one(sampled(BYTE_LEVEL, "x = 42"))
     expected = [*zoo.ids_of(CHARACTER, "x", " ", "=", " ", "4", "2"), CHARACTER.eos_token_id]
-    assert shared == SharedResponse(
-        token_ids=tuple(expected), status="ok", length_drift=shared.length_drift, is_passed_through=False
-    )
+    assert shared == SharedResponse(token_ids=tuple(expected), status="ok", is_passed_through=False)
 
 
 def test_response_ends_in_the_token_that_ends_the_learners_turns() -> None:
     turn, eos = zoo.ids_of(CHARACTER, "<turn>")[0], CHARACTER.eos_token_id
     assert turn != eos
-    converter = Each(BYTE_LEVEL, CHARACTER, eos="keep", max_response_tokens=9, target_end_id=turn)
+    converter = Each(BYTE_LEVEL, CHARACTER, eos="keep", target_end_id=turn)
     content = zoo.ids_of(CHARACTER, "4", "2")
     assert converter.one(sampled(BYTE_LEVEL, "42")).token_ids == (*content, turn)
     assert converter.one(sampled(BYTE_LEVEL, "42", "length")).token_ids == tuple(content)
@@ -169,14 +167,14 @@ def test_bpe_that_merges_up_to_a_special_token_does_not_do_so_here() -> None:
     assert content(target, "a<e>") == zoo.ids_of(target, "a", "<e", ">")
 
 
-def test_control_token_that_stands_for_unknown_text_is_dropped_and_counted() -> None:
+def test_control_token_that_stands_for_unknown_text_is_dropped() -> None:
     backend = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "b": 2}, unk_token="<eos>"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     target = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, eos_token="<eos>", unk_token="<eos>"
     )
     shared = retokenizer(target).one(rollout("axyb", token_ids=(5, 5, 5)))
-    assert (shared.token_ids, shared.num_control_dropped) == ((1, 2, 0), 2)
+    assert shared.token_ids == (1, 2, 0)
 
 
 def test_target_itself_is_left_as_it_was() -> None:
@@ -268,11 +266,8 @@ def test_strip_eos_takes_one_closing_eos_and_no_other_token() -> None:
 
 def test_second_eos_of_the_sources_generation_config_is_stripped_too() -> None:
     other_eos = zoo.ids_of(BYTE_LEVEL, "<|endoftext|>")[0]
-    passing = Each(BYTE_LEVEL, BYTE_LEVEL, eos="drop", max_response_tokens=9, source_eos_ids=[other_eos])
+    passing = Each(BYTE_LEVEL, BYTE_LEVEL, eos="drop", source_eos_ids=[other_eos])
     assert passing.one(rollout("A", token_ids=(5, other_eos))).token_ids == (5,)
-
-
-# Length drift.
 
 
 # Same tokenizer.
@@ -282,7 +277,7 @@ def test_same_tokenizer_passes_the_sampled_ids_and_not_the_texts_own_tokens() ->
     ids = (*zoo.ids_of(BYTE_LEVEL, "T", "h", "e"), BYTE_LEVEL.eos_token_id)
     assert BYTE_LEVEL("The", add_special_tokens=False)["input_ids"] != list(ids[:-1])
     shared = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL).one(rollout("The", token_ids=ids))
-    assert shared == SharedResponse(token_ids=ids, status="ok", length_drift=0.0, is_passed_through=True)
+    assert shared == SharedResponse(token_ids=ids, status="ok", is_passed_through=True)
 
 
 @pytest.mark.parametrize("tokenizer", [CHARACTER, BYTE_LEVEL, WORD_PIECE, METASPACE])
@@ -303,8 +298,7 @@ def test_truncation_and_padding_left_by_a_call_do_not_part_two_tokenizers() -> N
 
 def test_other_arguments_of_the_template_part_two_equal_tokenizers() -> None:
     passing, converting = (
-        Each(BYTE_LEVEL, zoo.byte_level(), eos="keep", max_response_tokens=9, has_same_arguments=is_same)
-        for is_same in (True, False)
+        Each(BYTE_LEVEL, zoo.byte_level(), eos="keep", has_same_arguments=is_same) for is_same in (True, False)
     )
     assert (passing.is_pass_through, converting.is_pass_through) == (True, False)
 
@@ -318,8 +312,8 @@ def test_batch_equals_its_rows_one_by_one(target: PreTrainedTokenizerBase) -> No
     rollouts = [rollout(text, finish_reason=reason) for text in texts for reason in ("stop", "length")]
     convert = retokenizer(target, limit=8)
     together = convert.convert(responses_of(rollouts))
-    assert [tuple(ids.tolist()) for ids in together.token_ids] == [convert.one(row).token_ids for row in rollouts]
-    assert len(convert.convert(responses_of([])).token_ids) == 0
+    assert [tuple(ids[:8].tolist()) for ids in together] == [convert.one(row).token_ids for row in rollouts]
+    assert len(convert.convert(responses_of([]))) == 0
 
 
 def test_target_without_eos_cannot_keep_it() -> None:
@@ -342,7 +336,7 @@ def test_turn_mark_without_the_special_flag_is_a_control_token_and_a_thought_is_
     assert marks <= control_ids(target)
     assert not control_ids(target) & set(zoo.ids_of(target, "<think>", "\n"))
     text = "<think>I am <User> and <Assistant></think>"
-    found = Each(CHARACTER, target, eos="keep", max_response_tokens=100).one(rollout(text, finish_reason="length"))
+    found = Each(CHARACTER, target, eos="keep").one(rollout(text, finish_reason="length"))
     assert decode_response(target, found.token_ids) == text
     assert not marks & set(found.token_ids)
     assert marks <= set(target(text, add_special_tokens=False)["input_ids"]), "its ordinary call makes them"
@@ -354,7 +348,6 @@ def test_spelled_special_tokens_survive_as_text(target: PreTrainedTokenizerBase)
         if target is BYTE_LEVEL or text != unspellable(0):
             shared = retokenizer(target, eos="drop").one(rollout(text))
             assert decode_response(target, shared.token_ids) == text
-            assert shared.num_control_dropped == 0
 
 
 def test_limit_cuts_and_truncated_means_without_an_end() -> None:
@@ -364,7 +357,7 @@ def test_limit_cuts_and_truncated_means_without_an_end() -> None:
     assert retokenizer(CHARACTER, limit=7).one(rollout("x = 42")).status == "ok"
     assert retokenizer(CHARACTER, limit=6, eos="drop").one(rollout("x = 42")).status == "ok"
     passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, limit=2).one(rollout("abc", token_ids=(5, 6, 7)))
-    assert passed == SharedResponse(token_ids=(5, 6), status="truncated", length_drift=0.0, is_passed_through=True)
+    assert passed == SharedResponse(token_ids=(5, 6), status="truncated", is_passed_through=True)
 
 
 def test_eos_alone_stays_one_and_lost_content_is_empty() -> None:
@@ -374,17 +367,9 @@ def test_eos_alone_stays_one_and_lost_content_is_empty() -> None:
         passed = retokenizer(BYTE_LEVEL, source=BYTE_LEVEL, eos=eos).one(own)
         shared = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).one(own)
         assert (passed.token_ids, passed.status) == ((BYTE_LEVEL.eos_token_id,), "ok")
-        assert (shared.token_ids, shared.status, shared.length_drift) == ((CHARACTER.eos_token_id,), "ok", 0.0)
+        assert (shared.token_ids, shared.status) == ((CHARACTER.eos_token_id,), "ok")
         lost = retokenizer(CHARACTER, source=BYTE_LEVEL, eos=eos).one(rollout("", token_ids=box))
-        assert lost == SharedResponse(token_ids=(), status="empty", length_drift=-1.0, is_passed_through=False)
-
-
-def test_length_drift_compares_like_with_like_before_any_cut() -> None:
-    own = rollout("x = 42", token_ids=(7, 8, 9, BYTE_LEVEL.eos_token_id))
-    assert retokenizer(CHARACTER).one(own).length_drift == (7 - 4) / 4
-    assert retokenizer(CHARACTER, eos="drop").one(own).length_drift == (6 - 3) / 3
-    assert retokenizer(CHARACTER, limit=2).one(own).length_drift == (7 - 4) / 4
-    assert retokenizer(WORD_PIECE).one(sampled(CHARACTER, "answer problem")).length_drift == (3 - 15) / 15
+        assert lost == SharedResponse(token_ids=(), status="empty", is_passed_through=False)
 
 
 def test_whatever_changes_ids_or_prompts_parts_two_tokenizers() -> None:

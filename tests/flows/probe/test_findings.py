@@ -120,7 +120,6 @@ def test_thresholds_of_a_pairs_figures() -> None:
         ({"first_share": 0.06}, None),
         ({"last_share": 0.0}, f"no row of smol passes the bounds for qwen at the last update of a step: {BOUNDS}"),
         ({"length_drift": -0.6}, "smol's responses change their length by -60% in qwen's tokens"),
-        ({"num_control_dropped": 3}, "3 control tokens in smol's texts are dropped for qwen"),
         ({"num_rows": 0}, "all responses of smol are unscored or have no tokens for qwen"),
     ]
     wrong = []

@@ -42,7 +42,7 @@ class HubConfig:
     name: str = setting("", "data set, as owner/name; empty: the file is never downloaded")
     file: str = setting("", "path of the JSONL or Parquet file inside the data set")
     id_field: str | None = setting(None, "column of the row's unique id; null: the row number")
-    problem_field: str = setting("problem", "column of the problem's text")
+    problem_field: str = setting("problem", "column of the problem's text, or of messages")
     answer_field: str = setting("answer", "column of the correct answer")
     answer_form: str = setting("whole", "part of the answer's column that is the answer", choices=ANSWER_FORMS)
 
@@ -61,12 +61,12 @@ class ProblemSetConfig:
         },
     )
     file: str | None = setting(
-        None, "JSONL or Parquet file, by its path in data.directory", identity=False, inert=_NOT_FILE
+        None, "JSONL (.gz, too) or Parquet file, by its path in data.directory", identity=False, inert=_NOT_FILE
     )
     hub: HubConfig = setting(HubConfig, "where the file can be downloaded from", identity=False)
     count: int | None = setting(None, "required number of problems in the file; null: any", at_least=1, identity=False)
     id_field: str | None = setting("id", "column of the row's unique id; null: the row number")
-    problem_field: str = setting("problem", "column of the problem's text")
+    problem_field: str = setting("problem", "column of the problem's text, or of messages")
     answer_field: str = setting("answer", "column of the correct answer")
     answer_form: str = setting("whole", "part of the answer's column that is the answer", choices=ANSWER_FORMS)
     unit_field: str | None = setting(None, "column of the unit that a response may append to the answer; null: none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +60,8 @@ def read_problems(
     columns, section = (config, field) if is_local else (config.hub, f"{field}.hub")
     problems: dict[str, Problem] = {}
     num_rows = num_unanswerable = 0
-    for row in read_rows(path):
+    names = (columns.id_field, columns.problem_field, columns.answer_field, config.unit_field, config.tolerance_field)
+    for row in read_rows(path, list(filter(None, names))):
         num_rows += 1
         _check_columns(row, columns, section)
         if drops_unanswerable and not row.text(columns.answer_field, numbers=True, blanks=True).strip():
@@ -83,21 +83,24 @@ def read_problems(
 
 
 def with_prompts(problems: Sequence[Problem], config: ProblemSetConfig) -> list[Problem]:
-    """The problems with the set's prompts: template filled in, system message in front."""
-    return [
-        replace(problem, messages=format_messages(config.template, problem.messages[-1].content, config.system))
-        for problem in problems
-    ]
+    """The problems with the set's prompts: template filled in, in front the set's system message, else the row's."""
+
+    def messages(problem: Problem) -> tuple[Message, ...]:
+        *before, user = problem.messages
+        system = before[0].content if before and config.system is None else config.system
+        return format_messages(config.template, user.content, system)
+
+    return [replace(problem, messages=messages(problem)) for problem in problems]
 
 
 def _problem(row: DataRow, config: ProblemSetConfig, columns: ProblemSetConfig | HubConfig, default_id: str) -> Problem:
     return Problem(
         id=row.text(columns.id_field, numbers=True) if columns.id_field else default_id,
-        messages=(Message("user", row.text(columns.problem_field)),),
+        messages=row.messages(columns.problem_field),
         gold=Gold(
             answer=_answer(row, columns.answer_field, columns.answer_form),
-            unit=str(row.optional(config.unit_field) or ""),
-            tolerance=_tolerance(row, config.tolerance_field),
+            unit=row.text(config.unit_field, blanks=True) if config.unit_field else "",
+            tolerance=row.tolerance(config.tolerance_field) if config.tolerance_field else 0.0,
         ),
         place=row.place,
     )
@@ -110,7 +113,7 @@ def _check_columns(row: DataRow, columns: ProblemSetConfig | HubConfig, section:
         if name is not None and not row.has(name):
             others = "another column, or to null to number the rows" if field == "id_field" else "another column"
             raise DataError(
-                f"{row.place}: field {name!r} is missing; the row has {', '.join(row.values) or 'none'}; fix the row, "
+                f"{row.place}: field {name!r} is missing; the row has {', '.join(row.columns) or 'none'}; fix the row, "
                 f"or set {section}.{field} to {others}"
             )
 
@@ -124,17 +127,6 @@ def _answer(row: DataRow, name: str, form: str) -> str:
     if not text.strip():
         raise DataError(f"{row.place}: field {name!r} has no answer ({form}); fix or remove the row")
     return text
-
-
-def _tolerance(row: DataRow, name: str | None) -> float:
-    value = row.optional(name)
-    try:
-        tolerance = float(value or 0)
-    except (TypeError, ValueError):
-        tolerance = math.nan
-    if not 0 <= tolerance < math.inf:
-        raise DataError(f"{row.place}: field {name!r}: got {value!r}, expected an absolute error or no value")
-    return tolerance
 
 
 def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:

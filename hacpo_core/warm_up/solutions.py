@@ -69,7 +69,7 @@ def read_solutions(field: str, config: WarmUpConfig, directory: str | None) -> l
 def _texts_of_file(field: str, config: WarmUpConfig, directory: str | None) -> list[tuple[str, str]]:
     path = solutions_file(field, config, directory)
     assert path is not None, "the source is a file"
-    rows = list(read_rows(path))
+    rows = list(read_rows(path, (config.problem_field, config.solution_field)))
     if not rows:
         raise DataError(f"{field}.file: {path} has no rows, expected one JSON object per line; fix the file")
     return [(row.text(config.problem_field), row.text(config.solution_field)) for row in rows]

@@ -88,7 +88,9 @@ def unreadable_in_file(path: Path, answer_field: str) -> Iterator[str]:
     Raises:
         DataError: the file or the column of gold answers is missing or broken.
     """
-    places = {row.text(answer_field, numbers=True): row.place for row in reversed(list(read_rows(path, [answer_field])))}
+    places = {
+        row.text(answer_field, numbers=True): row.place for row in reversed(list(read_rows(path, [answer_field])))
+    }
     with VerifierPool(num_workers=2, timeout_s=5.0, memory_mb=MEMORY_MB, style="auto") as pool:
         unreadable_golds = pool.unreadable(places)
     yield f"{len(unreadable_golds)} of {len(places)} different gold answers cannot be read"

@@ -213,43 +213,38 @@ def learner_minibatches(
         KeyError: a key has no response or no estimate.
     """
     of_source: dict[tuple[int, str], list[RowKey]] = {}
-    for key in dict.fromkeys(itertools.chain.from_iterable(batches)):
+    all_keys = list(itertools.chain.from_iterable(batches))
+    for key in dict.fromkeys(all_keys):
         of_source.setdefault((key.step, key.agent), []).append(key)
-    limit, drifts, num_truncated = max_response_tokens, [np.empty(0)], 0
-    scored, masked = set[RowKey](), set[RowKey]()
-    parts: list[Minibatch] = []
+    limit, drifts, num_truncated = max_response_tokens, list[NDArray[np.float64]](), 0
+    scored, masked, parts = set[RowKey](), set[RowKey](), list[Minibatch]()
     for (step, agent), keys in of_source.items():
         responses = reader.responses(step, agent)
         assert responses.verdicts is not None, "training follows verification"
         positions = responses.positions()
-        rows = np.sort(np.array([positions[key] for key in keys], dtype=np.int64))
+        rows = np.array(sorted(positions[key] for key in keys), dtype=np.int64)
         rows = rows[responses.verdicts.is_scored_R[rows]]
-        of_row = list(positions)
-        scored_keys = [of_row[row] for row in rows.tolist()]
-        scored.update(scored_keys)
-        chosen_responses = responses if len(rows) == len(responses) else responses.take(rows)
-        lengths, converted = _lengths(reader, chosen_responses), None
+        responses = responses if len(rows) == len(responses) else responses.take(rows)
+        scored.update(responses.row_keys())
+        lengths, converted = _lengths(reader, responses), None
         if agent != reader.learner:
-            converted = reader.retokenizers[agent].convert(chosen_responses)
+            converted = reader.retokenizers[agent].convert(responses)
             num_truncated += int((converted.lengths > limit).sum())
             if not reader.retokenizers[agent].is_pass_through:
                 drifts.append((converted.lengths - lengths) / np.maximum(lengths, 1))
-        part, is_masked_B = _rows(reader, chosen_responses, scored_keys, rows, lengths, converted, objective, limit)
+        part, is_masked_B = _rows(reader, responses, rows, lengths, converted, objective, limit)
         masked.update(itertools.compress(part.keys, is_masked_B.tolist()))
         parts.append(part.take(np.flatnonzero(~is_masked_B)) if is_masked_B.any() else part)
     table = Minibatch.joined(parts)
     place = {key: row for row, key in enumerate(table.keys)}
-    minibatches = [
-        _weighed(table.take([place[key] for key in batch if key in place]), objective, limit) for batch in batches
-    ]
-    num_keys, num_scored = sum(map(len, batches)), sum(key in scored for batch in batches for key in batch)
-    num_masked = sum(key in masked for batch in batches for key in batch)
-    drift_R = np.concatenate(drifts)
+    rows_of = [[place[key] for key in batch if key in place] for batch in batches]
+    minibatches = [_weighed(table.take(rows), objective, limit) for rows in rows_of]
+    num_scored, num_masked = (sum(key in part for key in all_keys) for part in (scored, masked))
     counts = BatchCounts(
-        num_unscored=num_keys - num_scored,
+        num_unscored=len(all_keys) - num_scored,
         num_truncated=num_truncated,
         num_empty=num_scored - num_masked - sum(map(len, minibatches)),
-        length_drift_mean=float(drift_R.mean()) if len(drift_R) else 0.0,
+        length_drift_mean=float(np.concatenate(drifts).mean()) if drifts else 0.0,
         num_masked=None if objective.mask_truncated == "none" else num_masked,
     )
     return minibatches, counts
@@ -265,21 +260,18 @@ def _lengths(reader: RowReader, responses: Responses) -> NDArray[np.int64]:
 def _rows(
     reader: RowReader,
     responses: Responses,
-    keys: Sequence[RowKey],
     rows: NDArray[np.int64],
     lengths: NDArray[np.int64],
     converted: Ragged | None,
     objective: Objective,
     limit: int,
 ) -> tuple[Minibatch, NDArray[np.bool_]]:
-    """Responses of one agent and step as rows of the learner, without weights, and which of them are masked.
-
-    Empty rows are left out.
+    """Responses of one agent and step as rows of the learner, empty ones left out, and which of them are masked.
 
     Args:
         reader: source of the rows' data.
-        responses: some of that agent and step.
-        keys, rows: their keys, and their positions in all of the step.
+        responses: some of the step's.
+        rows: their positions in all of the step.
         lengths: as `_lengths`.
         converted: another agent's responses in the learner's tokens; None: they are the learner's own.
         objective: determines the masked rows.
@@ -298,10 +290,11 @@ def _rows(
     if is_own and reader.teacher_advantages is not None:
         teacher_advantages = reader.teacher_advantages(step).take(rows).cut(old_logprobs.lengths)
     advantages = reader.estimate(step).advantages[reader.learner][agent]
-    kept_rows = np.flatnonzero((token_ids.lengths > 0) & (old_logprobs.lengths > 0))
+    is_kept_R = (token_ids.lengths > 0) & (old_logprobs.lengths > 0)
+    kept_rows = np.flatnonzero(is_kept_R)
     old_logprobs = old_logprobs.take(kept_rows)
     part = Minibatch(
-        keys=tuple(keys[row] for row in kept_rows.tolist()),
+        keys=tuple(itertools.compress(responses.row_keys(), is_kept_R.tolist())),
         tokens=TokenRows.of([prompts[row] for row in kept_rows.tolist()], token_ids.take(kept_rows)),
         kind_B=np.full(len(kept_rows), reader.kind(step, agent), dtype=np.int64),
         source_B=np.full(len(kept_rows), reader.agents.index(agent), dtype=np.int64),

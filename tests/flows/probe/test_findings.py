@@ -41,7 +41,7 @@ AGENT = AgentProbe(
     trained_tokens=25.0,
     shape=SHAPE,
 )
-PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.8, 1.0, 0.3, 0.2, 0.41, 0.05, 0, 0, 0, 0.5)
+PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.8, 1.0, 0.3, 0.2, 0.41, 0.05, 0, 0, 0.5)
 BOUNDS = "median ratio 0.41, bounds 0.8 to 1"
 ROOM = ProbeCost({}, {}, {}, {}, 1.0, 1.0, 1.0, memory_gib=2.0, min_gib=1.0, room_gib=8.0)
 

@@ -62,6 +62,11 @@ class AgentTokenizer:
         self._prompt_ids: dict[tuple[Message, ...], tuple[int, ...]] = {}
         self._step_readers: dict[tuple[str, str], StepReader] = {}
 
+    def unknown_ids(self, num_rows: int) -> list[int]:
+        """Rows of an output embedding that no token has, nor an end of a response: vocabularies are often padded."""
+        known_ids = self.eos_ids.union(self.tokenizer.get_vocab().values())
+        return [token_id for token_id in range(num_rows) if token_id not in known_ids]
+
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """The problem's prompt under this tokenizer and chat template."""
         with TEXT_LOCK:

@@ -126,6 +126,8 @@ class Agent:
 
         check_vocabulary(self.model, self.tokens.tokenizer, agent=name)
         check_lengths(self.model, longest_sequence(config), agent=name)
+        self._is_known_V = np.ones(self.model.config.get_text_config().vocab_size, dtype=bool)
+        self._is_known_V[tokens.unknown_ids(len(self._is_known_V))] = False
         reference: PreTrainedModel | ScoringHead | None = None
         if engine.lora.rank > 0:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
@@ -154,6 +156,7 @@ class Agent:
     def _new_sampler(self) -> Sampler:
         """The configured sampler."""
         config, model, eos_ids = self.config, self.model, self.tokens.eos_ids
+        unknown_ids = np.flatnonzero(~self._is_known_V).tolist()
         if config.engine.sampler == "vllm":
             return VllmSampler(
                 model,
@@ -162,12 +165,14 @@ class Agent:
                 rollout=config.rollout,
                 max_tokens=longest_sequence(config),
                 eos_ids=eos_ids,
+                unknown_ids=unknown_ids,
             )
         return TransformersSampler(
             model,
             eos_ids=eos_ids,
             pad_id=int(self.tokens.tokenizer.pad_token_id),
             batch_size=config.rollout.batch_size,
+            unknown_ids=unknown_ids,
             has_wide_head=config.engine.head_dtype == "float32",
         )
 
@@ -235,12 +240,20 @@ class Agent:
         self._release_unused()
         try:
             self.sampler.synchronise(self.version, lambda: self.check_sampler(prompts))
-            return sample_specs(
+            sampled = sample_specs(
                 specs, requests, self.sampler, reader_of=self.tokens.step_reader, eos_ids=self.tokens.eos_ids
             )
         except EngineError:
             self.is_dirty = True  # the engine may have stopped, so that a retry needs a new one
             raise
+        token_N = sampled.token_ids.value_N
+        foreign_ids = token_N[(token_N >= len(self._is_known_V)) | ~self._is_known_V[token_N % len(self._is_known_V)]]
+        if len(foreign_ids):
+            raise EngineError(
+                f"agent {self.name}: {self.sampler.name} sampled the token id {foreign_ids[0]}, expected one of the "
+                "tokenizer's; use the model's own tokenizer, or engine.sampler=transformers"
+            )
+        return sampled
 
     def score(self, responses: Responses) -> Ragged:
         """The training engine's log-probabilities (float32, nats) of the responses under the current weights."""

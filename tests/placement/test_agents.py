@@ -17,6 +17,7 @@ from flows.runs.experiment import run_experiment
 from hacpo_core.config import AgentConfig, ExperimentConfig
 from hacpo_core.data.prompts import format_messages
 from hacpo_core.engines.learning.torch_learner import TorchLearner
+from hacpo_core.engines.models.lora import save_model
 from hacpo_core.engines.sampling.base import Sampled
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import ConfigError, EngineError
@@ -24,8 +25,10 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.phases.runner import DirectRunner, Handle, Phase
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.records import Gold, Problem, StepSearch
+from hacpo_core.store.steps import StepStore
 from tests import tokenizers_zoo as zoo
 from tests.data.test_prompts import thinking_tokenizer
+from tests.engines.small import TOKENIZER, small_model
 from tests.experiments_outcome import outcome
 
 PROBLEM = Problem("p", format_messages("{problem}", "1 + 1?", None), Gold("2"), "s")
@@ -116,6 +119,40 @@ def test_without_the_field_responses_end_as_the_folder_says(
 ) -> None:
     """Retokenised responses then end as the agent's own do: in B only where B ends these."""
     assert with_ends(tmp_path, eos=A, end=B, config=[], generation=generation, on=False) == expected
+
+
+@pytest.mark.slow
+def test_padded_vocabularies_sample_what_their_tokenizer_has_and_share_it(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two models of one tokenizer, with 40 and with 64 rows: as Qwen2.5's of 3 B and of 7 B."""
+    words = []
+    for name, num_rows in (("qwen", 40), ("llama", 64)):
+        model = small_model(gain=1.0)
+        model.resize_token_embeddings(num_rows, mean_resizing=False)
+        save_model(model, tmp_path / name)
+        TOKENIZER.save_pretrained(tmp_path / name)
+        words.append(f"pair.agents.{name}={{path: {tmp_path / name}, tiny: null, warm_up: null}}")
+    words += ["train.num_steps=1", "evaluate.during=[]", "evaluate.final=[]"]
+    planned = small_plan("hacpo", *words)
+    run_experiment(planned, DirectRunner())
+    store = StepStore(planned.root)
+    for name in ("qwen", "llama"):
+        ids = store.read_table(1, f"rollout.{name}", f"rollouts.{name}.parquet")["token_ids"]
+        assert max(map(max, ids)) < len(TOKENIZER) < 40
+        kinds = store.read_table(1, f"update.{name}", f"update.{name}.parquet")["agent"]
+        assert set(kinds) <= {"qwen", "llama"}
+
+    def foreign(sampler: TransformersSampler, requests: Any, *_: Any, **__: Any) -> Sampled:
+        return Sampled.of([([50], [-1.0], True)] * len(requests))
+
+    monkeypatch.setattr(TransformersSampler, "sample", foreign)
+    other = small_plan("hacpo", *words, "seed=1")
+    with pytest.raises(
+        EngineError, match="qwen: transformers sampled the token id 50, expected one of the tokenizer's"
+    ):
+        run_experiment(other, DirectRunner())
+    assert StepStore(other.root).committed(1) == (), "nothing foreign is committed"
 
 
 @pytest.mark.slow

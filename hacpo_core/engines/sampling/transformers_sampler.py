@@ -35,7 +35,8 @@ class TransformersSampler:
 
     The random numbers of a response depend only on its request's seed (one uniform number per token, inverse CDF). The
     same request therefore gives the same response in any batch, up to floating-point differences between batch shapes.
-    Reported log-probabilities are those of the policy, softmax(logits / temperature), before top_p.
+    Reported log-probabilities are those of the policy, softmax(logits / temperature), before top_p, over all rows of
+    the output embedding, as the learner's.
     """
 
     name = "transformers"
@@ -47,6 +48,7 @@ class TransformersSampler:
         eos_ids: Iterable[int],
         pad_id: int,
         batch_size: int,
+        unknown_ids: Collection[int] = (),
         has_wide_head: bool = False,
     ) -> None:
         """
@@ -55,6 +57,7 @@ class TransformersSampler:
             eos_ids: all ids that end a response.
             pad_id: padding of a batch's shorter rows.
             batch_size: number of concurrent responses.
+            unknown_ids: rows of the output embedding without a token, which are never sampled.
             has_wide_head: compute logits in fp32, as the learner does; the head must be linear.
         """
         self.model = model
@@ -62,6 +65,7 @@ class TransformersSampler:
         self._pad_id = pad_id
         self._batch_size = batch_size
         self._eos_E = torch.tensor(sorted(eos_ids), device=model.device)
+        self._unknown_ids = torch.tensor(sorted(unknown_ids), dtype=torch.int64, device=model.device)
         self._new_decoder: Callable[[], Decoder] | None = None
 
     @torch.no_grad()
@@ -119,9 +123,9 @@ class TransformersSampler:
                 logits_CV = logits_CV / limits.temperature
             probability_CV = logits_CV.softmax(dim=1)
             if limits.is_greedy:
-                token_C = logits_CV.argmax(dim=1)
+                token_C = self._known(logits_CV, -torch.inf).argmax(dim=1)
             else:
-                token_C = choose(nucleus(probability_CV, limits.top_p), uniform_BT[row_C, t])
+                token_C = choose(nucleus(self._known(probability_CV, 0.0), limits.top_p), uniform_BT[row_C, t])
             token_BT[row_C, t] = token_C  # finished rows too: tokens after their end are cut off below
             logprob_BT[row_C, t] = probability_CV.gather(1, token_C[:, None])[:, 0].log()
             is_alive_C = is_alive_C & (token_C[:, None] != stop_E).all(dim=1)
@@ -145,6 +149,10 @@ class TransformersSampler:
         tokens_BT, logprobs_BT = token_BT.cpu().numpy(), logprob_BT.cpu().numpy()
         for b, (length, is_stopped) in enumerate(zip(length_B.tolist(), is_stopped_B.tolist(), strict=True)):
             yield tokens_BT[b, :length], logprobs_BT[b, :length], not is_stopped
+
+    def _known(self, value_CV: Tensor, other: float) -> Tensor:
+        """The values of tokens that there are; another value for unknown ids."""
+        return value_CV.index_fill(1, self._unknown_ids, other) if len(self._unknown_ids) else value_CV
 
     def prefill(self, decoder: Decoder, requests: Sequence[SampleRequest], max_tokens: int) -> Tensor:
         """Encode each distinct prompt once, padded on the left; logits_BV of every request's first response token."""

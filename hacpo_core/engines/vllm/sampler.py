@@ -45,6 +45,7 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
+_NEVER = -1e9  # added to a logit
 _SEEDS = 2**63  # vLLM's newer model runner, used on GPUs, stores seeds as signed integers, and -1 means no seed
 _GREW = "Memory usage increased after sleeping"
 """vLLM's words if the whole device has less free memory after an engine went to sleep than before"""
@@ -105,6 +106,7 @@ class VllmSampler:
         rollout: RolloutConfig,
         max_tokens: int,
         eos_ids: Iterable[int],
+        unknown_ids: Iterable[int] = (),
     ) -> None:
         """Start an engine.
 
@@ -116,13 +118,14 @@ class VllmSampler:
             rollout: section of the configuration.
             max_tokens: longest prompt plus response.
             eos_ids: all ids that end a response.
+            unknown_ids: rows of the output embedding without a token, which are never sampled.
 
         Raises:
             EngineError: vLLM is not installed or cannot start; the message names the field to change.
         """
         assert engine.vllm.memory_share != AUTO, "planning replaces auto, see flows.planning.capacity"
         self.model, self._engine, self._max_tokens = model, engine, max_tokens
-        self._eos_ids = sorted(eos_ids)
+        self._eos_ids, self._bias = sorted(eos_ids), dict.fromkeys(unknown_ids, _NEVER) or None
         self._mode = "raw_logprobs" if rollout.top_p < 1 else "processed_logprobs"
         self._can_sleep = engine.device != "cpu"
         self._is_resting = False
@@ -208,6 +211,7 @@ class VllmSampler:
                 seed=request.seed % _SEEDS,
                 max_tokens=request.token_limit(limits),
                 logprobs=0,
+                logit_bias=self._bias,
                 stop_token_ids=stops,
                 ignore_eos=True,  # stop_token_ids contain all EOS ids, whatever the model folder's configuration says
                 detokenize=False,

@@ -95,6 +95,19 @@ def test_responses_do_not_depend_on_batch_or_order(family: str) -> None:
     assert len({response.token_ids for response in expected}) > 15
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_rows_without_a_token_are_never_sampled(family: str) -> None:
+    unknown = frequent(family)
+    model = shared_model(family)
+    sampler = TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=64, unknown_ids=unknown)
+    for limits in (LIMITS, replace(LIMITS, top_p=0.9), replace(LIMITS, is_greedy=True)):
+        for request, response in zip(REQUESTS, responses_of(sampler.sample(REQUESTS, limits)), strict=True):
+            assert not set(response.token_ids) & set(unknown)
+            logprob_TV = logprobs_of(model, Request(request.prompt_ids, response.token_ids))
+            expected = logprob_TV[range(len(response.token_ids)), list(response.token_ids)]
+            assert response.logprobs == pytest.approx(expected.tolist(), abs=1e-5), "as the learner's"
+
+
 def test_every_call_samples_from_the_weights_as_they_are() -> None:
     model = small_model("qwen3", num_layers=2, gain=8.0)
     sampler = TransformersSampler(model, eos_ids=NO_EOS, pad_id=0, batch_size=7)

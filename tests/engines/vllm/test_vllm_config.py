@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from flows.planning.compose import compose
 from hacpo_core.config import EngineConfig, RolloutConfig, VllmConfig
@@ -27,9 +26,9 @@ VLLM = "engine.sampler=vllm"
 ON_TWO_GPUS = ("engine.device=cuda", "engine.vllm.tensor_parallel_size=2")
 
 
-def new_sampler(folder: Path, engine: EngineConfig, model: PreTrainedModel | None = None) -> VllmSampler:
-    model = model or small_model()
-    return VllmSampler(model, initial=folder, engine=engine, rollout=RolloutConfig(), max_tokens=8, eos_ids=[1])
+def new_sampler(folder: Path, engine: EngineConfig, *, unknown_ids: tuple[int, ...] = ()) -> VllmSampler:
+    options: dict[str, Any] = {"engine": engine, "rollout": RolloutConfig(), "max_tokens": 8, "eos_ids": [1]}
+    return VllmSampler(small_model(), initial=folder, unknown_ids=unknown_ids, **options)
 
 
 def test_bad_field_is_one_sentence_that_names_it() -> None:
@@ -107,6 +106,16 @@ def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(
     with pytest.raises(EngineError, match="sampling failed"):
         sampler.sample(requests, SamplingLimits(1.0, 1.0, 4))
     assert asked == [0, 2**63 - 1, 5, 2**63 - 1]
+
+
+def test_rows_without_a_token_are_never_sampled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=lambda **o: asked.append(o)))
+    monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: FailingEngine())
+    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm"), unknown_ids=(5, 7))
+    with pytest.raises(EngineError, match="sampling failed"):
+        sampler.sample([SampleRequest((1, 2), seed=0)], SamplingLimits(1.0, 1.0, 4))
+    assert asked[0]["logit_bias"] == {5: -1e9, 7: -1e9}
 
 
 def test_narrowing_is_passed_on_unless_the_likeliest_token_is_taken(

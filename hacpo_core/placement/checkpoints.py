@@ -78,7 +78,8 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
     """
     agent.sampler.rest()  # gathering tensors needs device memory
     entry = {"version": agent.version, "num_updates": agent.learner.num_updates, "digest": agent.fingerprint().digest}
-    parts = agent.learner.optimizer_parts()
+    # By name: a learner that was resumed lists them in the order in which it read them.
+    parts = sorted(agent.learner.optimizer_parts(), key=lambda part: part.name)
     if not writes:
         for part in parts:
             part.read()

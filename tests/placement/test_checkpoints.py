@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from hacpo_core.engines.learning.weights import Fingerprint
-from hacpo_core.engines.models.tensor_files import TensorPart
+from hacpo_core.engines.models.tensor_files import TensorFile, TensorPart
 from hacpo_core.errors import StoreError
 from hacpo_core.files import sha256_of
 from hacpo_core.placement.checkpoints import OPTIMIZER_FILE, latest_checkpoint, save_agent, save_checkpoint
+from tests.engines.small import small_model
+from tests.engines.training import learner_of, rows_of, run
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,20 @@ def test_sampler_sleeps_while_tensors_are_gathered(
     monkeypatch.setattr("hacpo_core.placement.checkpoints.save_model", lambda *_: None)
     save_agent(agent, tmp_path / "qwen", writes=writes)
     assert events == ["rest", "gather"]
+
+
+def test_optimizers_file_does_not_depend_on_the_order_in_which_tensors_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hacpo_core.placement.checkpoints.save_model", lambda *_: None)
+    first = learner_of(small_model(), learning_rate=1e-3)
+    run(first, [rows_of()])
+    second, digests = learner_of(small_model(), learning_rate=1e-3), []
+    for learner in (first, second):
+        entry = save_agent(agent_of(learner), tmp_path / str(len(digests)))
+        digests.append(entry["files"][OPTIMIZER_FILE])
+        second.load_optimizer_tensors(TensorFile(tmp_path / "0" / OPTIMIZER_FILE), num_updates=1)
+    assert digests[0] == digests[1]
 
 
 def test_no_file_of_a_checkpoint_is_read_again_to_be_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def compose(
     if not any(section_of(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: got no method.name, which identifies the method's runs; add one")
     config = _with_parts(merged(ExperimentConfig, layers, remedy="hacpo fields lists them all"), layers)
-    config = _with_problem_sets(config, [layer for _, layer in layers])
+    config = _with_templates(_with_problem_sets(config, [layer for _, layer in layers]))
     explicit = [*_field_names(override_layer), *_field_names(entry)]
     validate(config, overrides=explicit)
     return config
@@ -153,6 +153,22 @@ def _check_agent_overrides(override_layer: DictConfig, pair: DictConfig) -> None
             raise ConfigError(
                 f"pair.agents.{name}: the pair has no such agent, it has {', '.join(agent_names)}; name one of them"
             )
+
+
+def _with_templates(config: ExperimentConfig) -> ExperimentConfig:
+    """The configuration with the chat templates that were named by a file: a text without a brace."""
+    agents = dict(config.pair.agents)
+    for name, agent in agents.items():
+        if agent.chat_template is not None and "{" not in agent.chat_template:
+            try:
+                template = Path(agent.chat_template).read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"pair.agents.{name}.chat_template: {agent.chat_template} cannot be read ({first_line(error)}); "
+                    "set it to a Jinja template, or to a file that holds one"
+                ) from error
+            agents[name] = replace(agent, chat_template=template)
+    return replace(config, pair=replace(config.pair, agents=agents))
 
 
 def _with_problem_sets(config: ExperimentConfig, layers: Sequence[DictConfig]) -> ExperimentConfig:

@@ -105,7 +105,7 @@ class AgentConfig:
         identity=False,
     )
     tiny: TinyModelConfig | None = setting(None, "tiny model that is created here")
-    chat_template: str | None = setting(None, "Jinja template that replaces the tokenizer's own")
+    chat_template: str | None = setting(None, "Jinja template that replaces the tokenizer's own, or a file with it")
     chat_template_kwargs: dict[str, Any] = setting(
         dict,
         "arguments of the chat template for every prompt of this agent, such as enable_thinking: false; an argument "

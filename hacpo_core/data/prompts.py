@@ -34,8 +34,8 @@ PLACEHOLDER = "{problem}"
 # Marks a special token spelled out in a message while the template is rendered; a noncharacter, as NONCHARACTER is.
 _MASK = "\ufdd1"
 _SET_BY_RENDERER = frozenset({"messages", "strftime_now", "raise_exception"})
-_SENTINEL = "ASSISTANTS-TURN"
-"""an assistant's turn that no template contains"""
+_QUESTION, _SENTINEL = "USERS-TURN", "ASSISTANTS-TURN"
+"""turns that no template contains"""
 _TEXTS_AT_ONCE = 1_000
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)
 """date passed to chat templates, so that prompts do not depend on the day; the default of Llama 3's template"""
@@ -158,14 +158,20 @@ def turn_end_id(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, A
 
 
 def check_generation_prompt(tokenizer: PreTrainedTokenizerBase, *, arguments: Mapping[str, Any] | None = None) -> None:
-    """Check that a prompt ends where an assistant's turn begins.
+    """Check that a prompt contains its message and ends where an assistant's turn begins.
 
     Raises:
-        ModelError: the template writes something before an assistant's turn, such as `<|im_start|>assistant`, but not
-            at the end of a prompt (`add_generation_prompt`).
+        ModelError: the template does not write the message, such as a file's name in its place, or it writes something
+            before an assistant's turn, such as `<|im_start|>assistant`, but not at the end of a prompt
+            (`add_generation_prompt`).
     """
-    user, template_arguments = Message("user", "Begin."), arguments or {}
+    user, template_arguments = Message("user", _QUESTION), arguments or {}
     prompt = _render(tokenizer, (user,), template_arguments)
+    if _QUESTION not in prompt:
+        raise ModelError(
+            f"the chat template of {_path_of(tokenizer)} writes {prompt[:60]!r} for any message; set "
+            "`pair.agents.<name>.chat_template` to a template that writes the messages, or to its file"
+        )
     if prompt != _render(tokenizer, (user,), template_arguments, is_open=False):
         return
     try:

@@ -112,10 +112,22 @@ def test_one_benchmark_file_may_be_named_in_two_ways(tmp_path: Path, monkeypatch
     assert list(compose("tiny", "hacpo", overrides=words).evaluate.benchmarks) == ["mine"]
 
 
-@pytest.mark.parametrize("template", ["{% for m in messages %}{{ m }}{% endfor %}", "{{ messages }}", "a: b"])
+@pytest.mark.parametrize("template", ["{% for m in messages %}{{ m }}{% endfor %}", "{{ messages }}"])
 def test_chat_template_of_a_word_is_taken_as_it_is(template: str) -> None:
     words = [f"pair.agents.qwen-tiny.chat_template={template}"]
     assert compose("tiny", "gspo", overrides=words).pair.agents["qwen-tiny"].chat_template == template
+
+
+def test_chat_template_is_read_from_a_file_and_is_part_of_the_id(tmp_path: Path) -> None:
+    file, template = tmp_path / "mine.jinja", "{{ messages[0].content }}="
+    file.write_text(template, encoding="utf-8")
+    words = [f"pair.agents.qwen-tiny.chat_template={file}"]
+    config = compose("tiny", "gspo", overrides=words)
+    assert config.pair.agents["qwen-tiny"].chat_template == template
+    file.write_text(template + " ", encoding="utf-8")
+    assert experiment_id(compose("tiny", "gspo", overrides=words), {}) != experiment_id(config, {})
+    with pytest.raises(ConfigError, match=r"qwen-tiny.chat_template: no/such.jinja cannot be read .*a file that holds"):
+        compose("tiny", "gspo", overrides=["pair.agents.qwen-tiny.chat_template=no/such.jinja"])
 
 
 def test_arguments_of_a_chat_template_are_read_from_words_and_from_files_and_are_part_of_the_id(tmp_path: Path) -> None:

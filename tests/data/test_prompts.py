@@ -223,3 +223,7 @@ def test_prompt_that_does_not_begin_the_assistants_turn_is_refused() -> None:
             continue
         with pytest.raises(ModelError, match=rf"writes '{missing}.*' before an assistant's turn, but not at"):
             check_generation_prompt(tokenizer)
+    for constant in ("templates/qwen.jinja", "{{ 'Q: ' }}{% if add_generation_prompt %}A: {% endif %}"):
+        tokenizer.chat_template = constant
+        with pytest.raises(ModelError, match=r"writes '.*' for any message; set .*a template that writes the messages"):
+            check_generation_prompt(tokenizer)

@@ -1,6 +1,6 @@
 """An agent: a tokenizer with its chat template, a sampler, a learner, and the version of its weights.
 
-Shapes: R response, N token of the responses.
+Shapes: R response, N token of the responses, V vocabulary.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ from hacpo_core.errors import EngineError
 from hacpo_core.methods.build import TrainedRows
 from hacpo_core.methods.objective import Objective
 
-_PADDING = TokenRows.of([[0]], [[0]])
+_PADDING = TokenRows.of([[0], [0]], [[0, 0], [0, 0]])
+"""of an empty pass; torch.compile would specialise on a size of 1"""
 
 
 def deal(lengths: Sequence[int], *, num_ranks: int) -> list[list[int]]:
@@ -177,7 +178,7 @@ class DeepspeedLearner(BaseLearner):
     def _score_nothing(self) -> Tensor:
         """An empty pass: its value and gradient are 0."""
         (scores,) = (scores for _, scores in self._score_groups(self.head, _PADDING))
-        return 0.0 * scores.logprob_N.sum()
+        return (0.0 * scores.logprob_N).sum()
 
     # --- gradient and step ---
 

@@ -77,6 +77,10 @@ def test_deepspeed_trains_compiled_layers(backend: None, stage: int) -> None:
     plain_model = small_model(num_layers=2)
     rows = rows_of(model=plain_model)
     run(learner, [rows], HACPO)
+    num_graphs = counters["stats"]["unique_graphs"]
+    with learner._compiled_layers():
+        learner.backward(learner._score_nothing())
+    assert counters["stats"]["unique_graphs"] == num_graphs, "an empty pass compiles nothing"
     run(learner_of(plain_model, engine=PLAIN, **LINEAR), [rows], HACPO)
     learner.close()
     torch.testing.assert_close(weights(model), weights(plain_model), rtol=0.0, atol=1e-5)

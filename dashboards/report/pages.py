@@ -27,8 +27,8 @@ from flows.runs.verifier import gold_lines, known_unreadable_golds
 from flows.service.experiment_state import ExperimentState
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.evaluation.best import best_texts
+from hacpo_core.evaluation.results import findings_of
 from hacpo_core.files import write_atomically
-from hacpo_core.phases.health import findings_of
 from hacpo_core.store.steps import StepStore
 
 

@@ -13,7 +13,7 @@ from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent, r
 from flows.records.runlog import log_entry
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.results import EvaluationResult
+from hacpo_core.evaluation.results import EvaluationResult, health_values
 from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.files import write_json
 from hacpo_core.phases.health import Finding, Health
@@ -75,13 +75,16 @@ class ProgressRecorder:
         self._write()
 
     def _judge(self, last: int) -> None:
-        """Judge the committed steps up to `last`, and tell which findings begin or end with them."""
+        """Judge the committed steps up to `last`."""
         for step in range(self._judged_step + 1, last + 1):
-            for finding in self._health.add(step, self._store.metrics(step)["agents"]):
-                if finding.key not in self._told:
-                    log_entry("health", finding.message)
-                    self._watcher.judged(finding)
+            self._tell(self._health.add(step, self._store.metrics(step)["agents"]))
         self._judged_step = max(self._judged_step, last)
+
+    def _tell(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            if finding.key not in self._told:
+                log_entry("health", finding.message)
+                self._watcher.judged(finding)
 
     def _count(self, step: int) -> None:
         agents: Mapping[str, Mapping[str, Any]] = self._store.metrics(step)["agents"]
@@ -95,6 +98,7 @@ class ProgressRecorder:
         self._evaluations[key] = Evaluation(
             *key, result.value, self._spent[result.agent], None if math.isnan(error) else error
         )
+        self._tell(self._health.add(result.step, health_values(result, self._config)))
 
     def _write(self) -> Progress:
         progress = Progress(

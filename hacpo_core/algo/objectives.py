@@ -78,7 +78,8 @@ def gated_surrogate(ratio_BT: Tensor, advantage_BT: Tensor, *, positive: float, 
         surrogate_BT; its derivative at r = 1 is A.
     Source: SAPO (2511.20347).
     """
-    tau_BT = torch.where(advantage_BT > 0, positive, negative).to(ratio_BT.dtype)
+    tau_of_positive, tau_of_negative = ratio_BT.new_tensor([positive, negative])
+    tau_BT = torch.where(advantage_BT > 0, tau_of_positive, tau_of_negative)
     return (tau_BT * (ratio_BT - 1.0)).sigmoid() * 4.0 / tau_BT * advantage_BT
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.evaluation.metrics import MetricEstimate
+from hacpo_core.phases.health import Finding, Health
 from hacpo_core.records import PhaseCost
 from hacpo_core.store.steps import StepStore
 
@@ -118,6 +120,28 @@ def _evaluations(store: StepStore) -> Iterator[tuple[int, str]]:
         for phase in store.committed(step):
             if phase.startswith("evaluate."):
                 yield step, phase
+
+
+def health_values(result: EvaluationResult, config: ExperimentConfig) -> dict[str, dict[str, float]]:
+    """What health rules read of an evaluation, by agent; nothing unless the training evaluates the benchmark."""
+    if result.benchmark not in config.evaluate.during or math.isnan(result.value):
+        return {}
+    name = f"evaluate/{result.benchmark}"
+    return {result.agent: {name: result.value, f"{name}_error": result.headline_estimate.standard_error}}
+
+
+def findings_of(store: StepStore, config: ExperimentConfig) -> tuple[Finding, ...]:
+    """Findings of an experiment's complete steps and evaluations.
+
+    Raises:
+        StoreError: a file was altered while it was read.
+    """
+    health = Health(config)
+    for step in range(1, store.num_complete() + 1):
+        health.add(step, store.metrics(step)["agents"])
+    for result in intact_results(store.root):
+        health.add(result.step, health_values(result, config))
+    return health.findings
 
 
 def training_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, Mapping[str, float]]:

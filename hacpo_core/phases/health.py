@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.phases.health_rules import IN_A_ROW, RULES, Case, Rule, Values
-
-if TYPE_CHECKING:  # it imports pandas
-    from hacpo_core.store.steps import StepStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +90,21 @@ class Health:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All so far, in the order in which they began."""
-        return tuple(self._findings)
+        return tuple(sorted(self._findings, key=lambda finding: finding.begun_at))
 
     def add(self, step: int, agents: Mapping[str, Values]) -> list[Finding]:
-        """Judge the next step; returns findings that begin or end with it.
+        """Judge the next step, or an evaluation after it; returns findings that begin or end with it.
 
         Args:
             step: its number; steps come in order.
-            agents: metrics by agent and name, as committed.
+            agents: metrics by agent and name, as committed, or those of an evaluation.
         """
         changes = []
         for agent, values in agents.items():
             sources = _sources(agent, agents)
+            sources |= {
+                name: name for metric in values for area, _, name in [metric.partition("/")] if area == "evaluate"
+            }
             for rule in RULES.values():
                 for source, partner in sources.items() if rule.is_about_sources else (("", ""),):
                     if all(metric.replace("<source>", source) in values for metric in rule.metrics):
@@ -136,15 +135,6 @@ def _sources(agent: str, agents: Iterable[str]) -> dict[str, str]:
     """The other agents by the names of their sources: all of them together are "cross" only if there is one."""
     partners = [partner for partner in agents if partner != agent]
     return {"cross": partners[0]} if len(partners) == 1 else {f"from_{partner}": partner for partner in partners}
-
-
-def findings_of(store: StepStore, config: ExperimentConfig) -> tuple[Finding, ...]:
-    """Findings of an experiment's complete steps.
-
-    Raises:
-        StoreError: a file was altered while it was read.
-    """
-    return judge(((step, store.metrics(step)["agents"]) for step in range(1, store.num_complete() + 1)), config)
 
 
 def judge(steps: Iterable[tuple[int, Mapping[str, Values]]], config: ExperimentConfig) -> tuple[Finding, ...]:

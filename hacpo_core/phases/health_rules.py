@@ -22,7 +22,7 @@ MAX_CUT_SHARE = 0.3
 """share of responses that may be cut at the token limit"""
 MAX_UNSCORED_SHARE = 0.01
 """share of responses that may be unscored: a fifth of what stops a run by default"""
-MAX_NOISE_EPS = 16
+MAX_NOISE_EPS = 5
 """mean |sampler - learner| log-probability, in eps of the data type. Measured in bfloat16 (eps 7.8e-3 nats): 0.9 to 3.3
 eps between one model's passes, 2.3 eps between vLLM and a learner; 174 eps with weights from before an update"""
 HARMLESS_NATS = 1e-3
@@ -51,8 +51,9 @@ class Case:
     Attributes:
         past: the agent's metrics, of all steps so far that have the rule's metrics; the last are the current step's.
         config: of the experiment.
-        source: part of a metric's name that stands for "<source>": "cross" or "from_<agent>"; "" for most rules.
-        partner: the agent that the source stands for.
+        source: part of a metric's name that stands for "<source>": "cross", "from_<agent>" or a benchmark; "" for most
+            rules.
+        partner: the agent or benchmark that the source stands for.
     """
 
     past: Sequence[Values]
@@ -91,7 +92,7 @@ class Rule:
 
     @property
     def is_about_sources(self) -> bool:
-        """Whether it judges the rows of each other agent separately."""
+        """Whether it judges the rows of each other agent, or each benchmark, separately."""
         return any("<source>" in metric for metric in self.metrics)
 
 
@@ -213,6 +214,14 @@ def _why_sampler_differs(case: Case) -> str | None:
     return f"sampler and learner differ by {nats:.1e} nats a token, {expected}"
 
 
+def _why_accuracy_falls(case: Case) -> str | None:
+    first, last = (case.past[at][f"evaluate/{case.source}"] for at in (0, -1))
+    error = math.hypot(*(case.past[at][f"evaluate/{case.source}_error"] for at in (0, -1)))
+    if not last < first - 2 * error:
+        return None
+    return f"accuracy on {case.source} fell from {first:.3f} before training to {last:.3f}"
+
+
 _STALLED = (
     f"and the mean reward, below {NEARLY_SOLVED}, has not risen by two standard errors in the last {MIN_STEPS} to "
     f"{RECENT} steps"
@@ -275,6 +284,16 @@ RULES: Mapping[str, Rule] = {
             f"{PATIENCE_FEW_RIGHT} if the reward is below {FEW_RIGHT}",
             "raise optimizer.learning_rate, or choose problems that the agent solves at times",
             _why_reward_stuck,
+        ),
+        Rule(
+            "accuracy_falls",
+            ("evaluate/<source>", "evaluate/<source>_error"),
+            "the accuracy on a benchmark of evaluate.during is below the one before training by more than two standard "
+            "errors, whatever the reward does",
+            "keep and export the best step (checkpoint.keep_best.metric), lower optimizer.learning_rate, or train on "
+            "problems that are more like the benchmark's",
+            _why_accuracy_falls,
+            num_steps=1,
         ),
         Rule(
             "gradient_jumps",

@@ -239,8 +239,9 @@ def test_objectives_without_a_clip_and_their_gradients_are_trls(name: str, loss_
     aggregation = "seq_mean_token_mean" if loss_type == "sapo" else "token_mean"
     assert method.token_aggregation == aggregation
     result, gradient_BT = loss_and_gradient(method, rows_of(case, "token", aggregation), case)
-    assert_close(-result.own_objective.detach(), tensor(peer["loss"]))
-    assert_close(gradient_BT, tensor(peer["gradient_BT"]))
+    tolerance = 1e-7 if loss_type == "sapo" else TOLERANCE  # TRL rounds tau to float32
+    assert_close(-result.own_objective.detach(), tensor(peer["loss"]), tolerance=tolerance)
+    assert_close(gradient_BT, tensor(peer["gradient_BT"]), tolerance=tolerance)
 
 
 @pytest.mark.parametrize("name", ORDINARY_CASES)

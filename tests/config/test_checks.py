@@ -190,7 +190,8 @@ def test_all_presets_set_every_field_in_which_they_differ() -> None:
     for preset in ("paper", "official", "original"):
         file = Path(__file__).parents[2] / "experiments" / DECLARATION_FOLDERS["conformance"] / f"{preset}.yaml"
         names.append(set(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))))
-        composed.append(flatten(as_dict(compose("tiny", "hacpo", overrides=[f"conformance={preset}"]))))
+        both = (compose("tiny", method, overrides=[f"conformance={preset}"]) for method in ("hacpo", "grpo"))
+        composed.append({name: value for config in both for name, value in flatten(as_dict(config)).items()})
     different = {name for name, value in composed[0].items() if any(other[name] != value for other in composed[1:])}
     assert names == [different] * 3
 

@@ -19,6 +19,7 @@ ABLATIONS: dict[str, dict[str, object]] = {
     "hacpo_alpha3": {"objective.cross_exponent": 3.0},
     "hacpo_no_clip": {"objective.cross_bounds": "none"},
     "hacpo_no_stepwise": {"objective.cross_step": 0.0},
+    "hacpo_no_guard": {"estimate.binary_guard": False},
     "hacpo_window1": {"estimate.window": 1},
     "hacpo_window5": {},
     "hacpo_window20": {"estimate.window": 20},

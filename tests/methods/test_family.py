@@ -145,6 +145,8 @@ def test_sapo_is_the_policy_gradient_at_ratio_one_and_fades_on_both_sides() -> N
     assert gradient_BT.item() == pytest.approx(4 * gate * (1 - gate) * 2.0)  # d/dr times r
     up, down = (surrogate(Sapo(negative_temperature=8.0), [[math.log(3.0)]], [a])[1].item() for a in (1.0, -1.0))
     assert abs(down) < abs(up) / 100, "negative advantages have a temperature of their own"
+    exact = surrogate(Sapo(), [[math.log(2.0)]], [-1.0])[0].value_B.item()
+    assert exact == pytest.approx(-4 / 1.05 / (1 + math.exp(-1.05)), rel=1e-14), "tau is not rounded to float32"
 
 
 def test_gmpo_clips_each_token_before_the_mean() -> None:

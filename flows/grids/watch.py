@@ -83,7 +83,8 @@ class _OpenExperiments:
                         self._run_ids[name] = self._schedule.start(name, self._priority).id
             if state.state == "done" or reason is not None:
                 del self.roots[name]
-                self._bars.finish(name, "done" if reason is None else f"FAILED, {reason}")
+                outcome = "" if status.progress is None else status.progress.outcome
+                self._bars.finish(name, f"done, {outcome}" if reason is None else f"FAILED, {reason}")
                 if reason is not None:
                     self.reasons[name] = reason
 

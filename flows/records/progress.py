@@ -98,6 +98,17 @@ class Progress:
         """The same, short and without names; empty before the first step."""
         return " ".join(["reward", *(f"{reward:.2f}" for reward in self.rewards.values())]) if self.rewards else ""
 
+    @property
+    def outcome(self) -> str:
+        """Accuracies before training and after the last step, and findings that hold, as shown to users."""
+        before = {(e.benchmark, e.agent): e.value for e in self.evaluations if e.step == 0}
+        parts = [
+            f"{e.benchmark} {e.agent} {before[e.benchmark, e.agent]:.3f} to {e.value:.3f}"
+            for e in self.evaluations
+            if e.step == self.step and (e.benchmark, e.agent) in before
+        ]
+        return ", ".join([*parts, *(f"health: {finding.brief}" for finding in self.open_findings)])
+
 
 _PROGRESS = TypeAdapter(Progress)
 

@@ -48,6 +48,10 @@ def test_progress_says_what_the_result_says(small_plan: Callable[..., Plan]) -> 
     points = {(e.step, e.benchmark, e.agent): e.value for e in found.evaluations}
     assert points == {(r.step, r.benchmark, r.agent): r.value for r in results(planned.root)}
     assert [e.spent.tokens for e in found.evaluations if e.step == 0] == [0] * 4
+    for row in final.table:
+        name = next(name.removesuffix("_after") for name in row if name.endswith("_after"))
+        before, after = row[f"{name}_before"], row[f"{name}_after"]
+        assert f"{name} {row['agent']} {before:.3f} to {after:.3f}" in found.outcome
     half = {e.agent: e.spent.tokens for e in found.evaluations if e.step == 2}
     assert all(0 < half[k] < found.spent[k].tokens for k in ("qwen", "llama"))
 

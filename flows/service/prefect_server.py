@@ -179,9 +179,10 @@ def _start(home: Path) -> PrefectServer:
     token, port = recorded.get("token") or secrets.token_urlsafe(24), int(recorded.get("port") or PREFECT_PORT)
     with (home / SERVER_LOCK).open("ab") as lock:
         if not acquire(lock, limit_s=_LOCK_LIMIT_S):
+            host = recorded.get("host", "a host or process that no record names")
             raise ServerError(
-                f"the Prefect server of {home.parent} runs on {recorded.get('host', 'another host')}, and two on one "
-                "database would harm each other; work there, or stop it there with `hacpo server stop`"
+                f"the Prefect server of {home.parent} runs on {host}, and two on one database would harm each other; "
+                "work there, or stop it there with `hacpo server stop`"
             )
         for _ in range(MAX_STARTS):
             port = free_port(port)

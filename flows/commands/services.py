@@ -55,9 +55,11 @@ server_app = typer.Typer(no_args_is_help=True, help="Manage the local Prefect se
 @server_app.command("start")
 def server_start(runs_dir: RunsDir = Path("runs")) -> None:
     """Start the server unless it is running, and print its address; it stays until `hacpo server stop`."""
-    from flows.service.prefect_server import log_in_hint, start_server
+    from flows.service.prefect_server import end_when_idle, ensure_server, log_in_hint
 
-    print(f"{start_server(runs_dir).url}  ({log_in_hint(runs_dir)})")
+    server = ensure_server(runs_dir)
+    end_when_idle(runs_dir, None)
+    print(f"{server.url}  ({log_in_hint(runs_dir)})")
 
 
 @server_app.command("stop")

@@ -23,12 +23,10 @@ from prefect.server.api import server as api
 from prefect.server.database.configurations import AioSqliteConfiguration
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
-from flows.service.prefect_server import STAYS
+from flows.service.prefect_server import IDLE, IDLE_END_S
 from flows.service.processes import Record, inode_of
 
 LOOK_EVERY_S = 2.0
-IDLE_END_S = 600.0
-"""time without a request after which a server ends that a command started"""
 _deferred = AioSqliteConfiguration.begin_transaction
 
 
@@ -64,23 +62,17 @@ _create_app = api.create_app
 api.create_app = _Use.noted  # type: ignore[assignment]
 
 
-def _end_in_time(home: Path, idle_end_s: float) -> None:
+def _end_in_time(home: Path) -> None:
     """End this process when its folder is deleted or is another one, or when nothing uses it any more."""
     inode, record = inode_of(home), Record(home, "server")
     while inode_of(home) == inode:
-        is_idle = time.monotonic() - _Use.last_at > idle_end_s
-        if is_idle and not (record.read() or {}).get(STAYS):
+        idle_s = (record.read() or {}).get(IDLE, IDLE_END_S)
+        if idle_s is not None and time.monotonic() - _Use.last_at > idle_s:
             break
         time.sleep(LOOK_EVERY_S)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main(idle_end_s: float = IDLE_END_S) -> None:
-    """Run Prefect's command line, until it ends or its time is over."""
-    home = Path(os.environ["PREFECT_HOME"])
-    threading.Thread(target=_end_in_time, args=[home, idle_end_s], daemon=True).start()
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    threading.Thread(target=_end_in_time, args=[Path(os.environ["PREFECT_HOME"])], daemon=True).start()
+    app()

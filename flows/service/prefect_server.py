@@ -47,14 +47,16 @@ KEEP_EVERY_S = 10.0
 """time between two checks of a server by a command that needs it"""
 ANSWER_S = 5.0
 """time limit of one health check"""
+IDLE_END_S = 600.0
+"""time without a request after which a server ends, if no command says otherwise"""
 _SILENCE_LIMIT_S = 60.0
 """time without an answer after which a server is replaced"""
 SERVER_LOCK = "server.alive.lock"
 """lock that a folder's server holds while it lives, visible on all machines"""
 _LOCK_LIMIT_S = 2.0
 """time for a server that was ended to release its lock; a look at the lock holds it for an instant"""
-STAYS = "stays"
-"""entry of the record of a server that `hacpo server start` keeps"""
+IDLE = "idle_s"
+"""entry of the record of a server: seconds without a request after which it ends; None: it stays"""
 _STOPPED = "is_stopped"
 """entry of the record of a server that `hacpo server stop` stopped"""
 
@@ -129,12 +131,13 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
         return server
 
 
-def start_server(runs_dir: Path) -> PrefectServer:
-    """`ensure_server`, for a server that does not end when nothing uses it."""
-    server, record = ensure_server(runs_dir), _record(home_of(runs_dir))
-    with _locked(home_of(runs_dir)):
-        write_private(record.path, json.dumps({**(record.read() or {}), STAYS: True}))
-    return server
+def end_when_idle(runs_dir: Path, idle_s: float | None) -> None:
+    """Have the server end after this time without a request, unless it was told to stay; None: it stays."""
+    home = home_of(runs_dir)
+    with _locked(home):
+        value = _record(home).read() or {}
+        if value.get(IDLE, 0.0) is not None:
+            write_private(_record(home).path, json.dumps({**value, IDLE: idle_s}))
 
 
 @contextmanager
@@ -187,7 +190,7 @@ def _start(home: Path) -> PrefectServer:
         for _ in range(MAX_STARTS):
             port = free_port(port)
             process = _detach(home, port, f"hacpo:{token}", lock.fileno())
-            facts = {"port": port, "token": token, STAYS: bool(recorded.get(STAYS))}
+            facts = {"port": port, "token": token, IDLE: recorded.get(IDLE, IDLE_END_S)}
             server = _described(record.write(process.pid, facts))
             assert server is not None, "just written"
             write_private(auth_file(home.parent), f"{server.auth}\n")
@@ -236,7 +239,7 @@ def stop_server(runs_dir: Path) -> bool:
     if record.read() is None:
         return False
     with _locked(home):  # another process may be starting it
-        write_private(record.path, json.dumps({**(record.read() or {}), _STOPPED: True, STAYS: False}))
+        write_private(record.path, json.dumps({**(record.read() or {}), _STOPPED: True, IDLE: IDLE_END_S}))
         return record.end()
 
 

@@ -19,16 +19,15 @@ import pytest
 from prefect.states import Crashed
 
 from flows.records.states import CONFIG_FILE
-from flows.service import prefect_server
 from flows.service.prefect_server import (
     SERVER_LOCK,
     PrefectServer,
+    end_when_idle,
     ensure_server,
     find_server,
     is_healthy,
     kept_server,
     server_environment,
-    start_server,
     stop_server,
 )
 from flows.service.processes import Record, end_family, home_of, only_one
@@ -203,24 +202,19 @@ def test_server_of_another_host_is_named_and_no_second_one_is_started(
 
 @pytest.mark.slow
 def test_server_ends_when_nothing_uses_it_unless_it_was_started_to_stay(
-    runs_dir: Path, migrated: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    runs_dir: Path, migrated: Callable[[Path], None]
 ) -> None:
     """In a folder whose name has a meaning in addresses of databases."""
-    folder, inner = runs_dir / "a%20b?q=1", prefect_server.module_command
+    folder = runs_dir / "a%20b?q=1"
     folder.mkdir()
     migrated(folder)
-    code = "from flows.service.prefect_process import main; main(idle_end_s=4.0)"
-
-    def quick(module: str, *words: str) -> list[str]:
-        return (
-            [sys.executable, "-P", "-c", code, *words] if module.endswith("prefect_process") else inner(module, *words)
-        )
-
-    monkeypatch.setattr(prefect_server, "module_command", quick)
     try:
         ensure_server(folder)
+        end_when_idle(folder, 4.0)
         wait_until(lambda: find_server(folder) is None, "it does not end", limit_s=60)
-        server = start_server(folder)
+        server = ensure_server(folder)
+        for idle_s in (None, 4.0):  # it was told to stay, and another command changes nothing
+            end_when_idle(folder, idle_s)
         time.sleep(8.0)
         assert is_healthy(server)
     finally:

@@ -49,6 +49,10 @@ except ImportError as error:
     ) from error
 
 _START_ERRORS = (OSError, RuntimeError, ValueError)
+_PASSED_ON = ("HF_", "NCCL_", "VLLM_")
+"""beginnings of the names of variables that agents on other machines get, too"""
+ONE_MACHINE_LIMIT_S = 30.0
+"""how long to wait for a machine with room for all ranks of an agent, before several are taken"""
 CAUSE_LIMIT_S = 10.0
 """after one rank fails, how long to wait for the others, to detect whether one of them died"""
 _log = logging.getLogger(__name__)
@@ -283,7 +287,12 @@ class RayPlacement(Placement):
                     f"placement: {len(names)} agents need {num_needed:g} {resource}s, but Ray's cluster has "
                     f"{num_in_cluster:g}; lower num_ranks, set placement.colocated=true, or join more machines"
                 )
-        groups = {agent: placement_group([bundle] * count, strategy="PACK") for agent, count in counts.items()}
+        groups = {agent: placement_group([bundle] * count, strategy="STRICT_PACK") for agent, count in counts.items()}
+        for agent, count in counts.items():  # on one machine, where one has room for all of its ranks
+            if not groups[agent].wait(ONE_MACHINE_LIMIT_S):
+                remove_placement_group(groups[agent])
+                groups[agent] = placement_group([bundle] * count, strategy="PACK")
+                _log.warning("agent %s: no machine has %d x %s free; its ranks may be on several", agent, count, bundle)
         self.groups = dict.fromkeys(names, groups[""]) if config.placement.colocated else groups
         for agent, group in groups.items():
             if not group.wait(START_LIMIT_S):
@@ -349,7 +358,14 @@ class RayPlacement(Placement):
 def place_process(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpus: float, num_gpus: float) -> Any:
     """Start one rank of an agent with Ray, in the placement group's bundle with the index of the rank."""
     place = PlacementGroupSchedulingStrategy(group, arguments[-2])
-    actor = ray.remote(Rank).options(name=title, num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=place)
+    variables = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
+    actor = ray.remote(Rank).options(
+        name=title,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        scheduling_strategy=place,
+        runtime_env={"env_vars": variables} if variables else None,
+    )
     return actor.remote(*arguments)
 
 

@@ -77,17 +77,18 @@ class ForwardPass:
         return replace(self, **moved)
 
 
-def forward_passes(rows: TokenRows, *, layout: str, max_tokens: int) -> Iterator[ForwardPass]:
+def forward_passes(rows: TokenRows, *, layout: str, max_tokens: int, block_unit: int = 1) -> Iterator[ForwardPass]:
     """All rows, each in exactly one pass. The result depends on the arguments only.
 
     Args:
         rows: each with at least one prompt token and one response token.
         layout: "padded" or "shared_prompts".
         max_tokens: budget of one pass, with the padding of padded rows; a longer row gets a pass of its own.
+        block_unit: blocks of shared prompts are padded to a multiple of it.
     """
     for group in row_groups(rows, layout=layout, max_tokens=max_tokens):
         part = rows.take(group)
-        yield _padded_pass(part, group) if layout == "padded" else _shared_pass(part, group)
+        yield _padded_pass(part, group) if layout == "padded" else _shared_pass(part, group, block_unit)
 
 
 def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[int]]:
@@ -164,9 +165,9 @@ def _padded_pass(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
     )
 
 
-def _shared_pass(rows: TokenRows, positions: Sequence[int]) -> ForwardPass:
+def _shared_pass(rows: TokenRows, positions: Sequence[int], block_unit: int) -> ForwardPass:
     lengths = (rows.lengths_B - 1).tolist()
-    blocks = [(block, lengths[block[0]]) for block in _blocks(lengths)]
+    blocks = [(block, -(-lengths[block[0]] // block_unit) * block_unit) for block in _blocks(lengths)]
     place_R, num_places = np.empty(len(rows), np.int64), 0
     for block, longest in blocks:
         place_R[block] = num_places + longest * np.arange(len(block))

@@ -112,6 +112,26 @@ def test_passes_of_solutions_are_filled_to_more_than_85_percent() -> None:
     assert max(places) < 2.5
 
 
+def test_rounded_blocks_have_few_new_shapes_after_the_first_steps() -> None:
+    """A rank's rows of eight steps, with prompts of 60 to 200 tokens and log-normal responses."""
+
+    def new_shapes(block_unit: int) -> list[int]:
+        random, seen, found = np.random.default_rng(0), set[tuple[int, int]](), []
+        for _ in range(8):
+            responses = np.clip(random.lognormal(6.5, 0.7, 256), 20, 4096).astype(int)
+            prompts = [tuple(range(length)) for length in random.integers(60, 200, 32)]
+            rows = token_rows([Request(prompts[n % 32], (1,) * length) for n, length in enumerate(responses)])
+            passes = forward_passes(rows, layout="shared_prompts", max_tokens=16384, block_unit=block_unit)
+            shapes = {shape for forward in passes if forward.places for shape in forward.places.blocks}
+            found.append(len(shapes - seen))
+            seen |= shapes
+        return found
+
+    plain, rounded = new_shapes(1), new_shapes(128)
+    assert sum(rounded[4:]) < sum(plain[4:]) / 4
+    assert rounded[-1] < 0.2 * plain[-1]
+
+
 @every_layout
 @pytest.mark.parametrize("max_tokens", [1, 15, 100])
 def test_budgets_hold_and_every_row_is_there_once(layout: str, max_tokens: int) -> None:
@@ -157,14 +177,11 @@ def test_scores_and_gradients_are_those_of_rows_alone(family: str, checkpoints: 
     head, requests = scoring_head(model), groups_of_rows()
     upstream = torch.randn(sum(len(r.response_ids) for r in requests), generator=torch.Generator().manual_seed(1))
 
-    def scored(layout: str, max_tokens: int) -> tuple[Tensor, Tensor]:
+    def scored(layout: str, max_tokens: int, block_unit: int = 1) -> tuple[Tensor, Tensor]:
         model.zero_grad()
         found: dict[int, Tensor] = {}
-        for forward in forward_passes(
-            token_rows(requests),
-            layout=layout,
-            max_tokens=max_tokens,
-        ):
+        options = {"max_tokens": max_tokens, "block_unit": block_unit}
+        for forward in forward_passes(token_rows(requests), layout=layout, **options):
             scores = head.scores(forward, temperature=0.7, chunk_mb=1)
             lengths = [len(requests[row].response_ids) for row in forward.rows]
             found |= zip(forward.rows, scores.logprob_N.split(lengths), strict=True)
@@ -175,8 +192,8 @@ def test_scores_and_gradients_are_those_of_rows_alone(family: str, checkpoints: 
 
     alone, alone_gradient = scored("padded", 1)
     assert alone_gradient.abs().max() > 1.0
-    for max_tokens in (1, 60, 1000):
-        logprob_N, gradient = scored("shared_prompts", max_tokens)
+    for max_tokens, block_unit in ((1, 1), (60, 1), (1000, 1), (60, 16)):
+        logprob_N, gradient = scored("shared_prompts", max_tokens, block_unit)
         # In float64; but norms of the models compute in fp32 whatever the dtype.
         torch.testing.assert_close(logprob_N, alone, rtol=0.0, atol=1e-6)
         assert (gradient - alone_gradient).norm() < 1e-6 * alone_gradient.norm()

@@ -26,7 +26,7 @@ _MEANINGS = {name: units.split() for name, units in named("meaning").items()}
 AMOUNTS = {name: int(amount) for name, amount in named("amount").items()}
 _CURRENCIES = ("$", "€", "£", "¥", "₹", "Rs")
 _FILLERS, _POWERS = set(words("filler")), set(words("power"))
-_NO_NOUNS = set(words("no noun") + words("number") + words("tens"))
+NO_NOUNS = set(words("no noun") + words("number") + words("tens"))
 """words and signs that are no nouns, or change a value: what stands behind a value and has one of them is not read"""
 _SPELLINGS = (
     (re.compile("° (?:of )?(c|f)(?:elsius|ahrenheit)?(?= |$)", re.IGNORECASE), r"°\1"),
@@ -174,7 +174,7 @@ def _meanings(word: str, *, is_last: bool) -> list[str]:
     if lower in _FILLERS and not word.isupper() and not (lower == "in" and is_last):
         return _NOUN
     signs = {lower, lower.removesuffix("s").removesuffix("th"), *(sign for sign in lower if not sign.isascii())}
-    is_noun = word.isalpha() and not (len(word) == 1 and word.isascii()) and not signs & (_NO_NOUNS | AMOUNTS.keys())
+    is_noun = word.isalpha() and not (len(word) == 1 and word.isascii()) and not signs & (NO_NOUNS | AMOUNTS.keys())
     if unit is None and not is_noun:
         raise UnreadError(f"{word!r} is neither a unit nor a noun")
     return _NOUN if unit is None else [str(unit)]
@@ -185,7 +185,7 @@ def known_unit(word: str) -> Any:
     """Pint's unit of a word, or None; long words have no prefix as a symbol ("pints" are no pico-...)."""
     for name in dict.fromkeys((word, word.lower())):
         try:
-            prefix = _REGISTRY.parse_unit_name(name)[0][0] if name.isalpha() and name not in _NO_NOUNS else None
+            prefix = _REGISTRY.parse_unit_name(name)[0][0] if name.isalpha() and name not in NO_NOUNS else None
             if prefix is not None and (len(name) <= 4 or name.startswith(prefix)):
                 return _REGISTRY.Unit(name)
         except Exception:  # noqa: BLE001 - pint raises what its parser meets

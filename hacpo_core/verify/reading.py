@@ -19,7 +19,7 @@ from sympy.logic.boolalg import BooleanAtom
 
 from hacpo_core.verify import values as kinds
 from hacpo_core.verify.expressions import expression, number
-from hacpo_core.verify.quantities import AMOUNTS, expression_of, quantity, sum_of_quantities
+from hacpo_core.verify.quantities import AMOUNTS, NO_NOUNS, expression_of, quantity, sum_of_quantities
 from hacpo_core.verify.spelling import Token, end_of, named, split, text_of, tokens_of, words
 from hacpo_core.verify.values import Answer, Expression, Listing, Numbers, UnreadError
 
@@ -287,7 +287,7 @@ def _side(tokens: list[Token]) -> Answer:
     answer = _set_operation(tokens) if has_operation else _bracketed(tokens)
     if answer is None and ":" in text:
         parts, between = split(tokens, {":"})
-        if len(parts) == 2 and _words(parts[0]) is not None:  # Area: 5
+        if len(parts) == 2 and _words(parts[0]) and NO_NOUNS.isdisjoint(token.word for token in parts[0]):  # Area: 5
             return kinds.Chain((kinds.Side(name_of(parts[0]), None), kinds.Side("", _side(parts[1]))))
         answer = kinds.Ratio(tuple(map(expression_of, parts))) if between else None
     return answer or _words(tokens) or quantity(tokens)

@@ -70,10 +70,6 @@ _TOKEN = re.compile(
 )
 
 
-def _plain(match: re.Match[str]) -> str:
-    return unicodedata.normalize("NFKC", match[0])
-
-
 def _without_commas(match: re.Match[str]) -> str:
     """Digits of a number; in brackets, (100,200) has two."""
     before = match.string[: match.start()].replace("\\{", "(").replace("\\}", ")")
@@ -91,9 +87,12 @@ _SIGNS = str.maketrans(
 _UNICODE: tuple[tuple[str, Any], ...] = (
     (r"√(\[\d\])?\s*(\d+|[A-Za-z])", r"\\sqrt\1{\2}"),
     ("√", r"\\sqrt"),
-    ("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+", lambda match: f"^{{{_plain(match)}}}"),
-    ("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢ]+", lambda match: f"_{{{_plain(match)}}}"),
-    ("[¼-¾⅐-⅞]", lambda match: r"\frac{{{}}}{{{}}}".format(*_plain(match).split("\N{FRACTION SLASH}"))),
+    ("([⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+)", r"^{\1}"),
+    ("([₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢ]+)", r"_{\1}"),
+    (
+        "[¼-¾⅐-⅞]",
+        lambda match: re.sub("(.*)\N{FRACTION SLASH}(.*)", r"\\frac{\1}{\2}", unicodedata.normalize("NFKC", match[0])),
+    ),
     ("((?:\\d[\u0304\u0305])+)", lambda match: rf"\overline{{{re.sub('[^0-9]', '', match[1])}}}"),
 )
 _BEFORE, _ENDS = r"(^|[^\w)}\]] ?|\\(?:cup|in|cap) ?)", r"([^\[\]]*[,;][^\[\]]*)"

@@ -85,7 +85,7 @@ def check_same_logits(planned: Plan, name: str, folder: Path, step: int) -> None
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     ids_BT = torch.tensor([tokenizer("1+2=3; 7-4=3")["input_ids"]])
     with torch.no_grad():
-        expected, found = (each(input_ids=ids_BT, use_cache=False).logits for each in (agent.learner.policy, model))
+        expected, found = (each(input_ids=ids_BT, use_cache=False).logits for each in (agent.learner.model, model))
     agent.close()
     assert float(expected.std()) > 0.1
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

@@ -221,8 +221,7 @@ def learner_minibatches(
     for (step, agent), keys in of_source.items():
         responses = reader.responses(step, agent)
         assert responses.verdicts is not None, "training follows verification"
-        positions = responses.positions()
-        rows = np.array(sorted(positions[key] for key in keys), dtype=np.int64)
+        rows = np.array(sorted(map(responses.positions().__getitem__, keys)), dtype=np.int64)
         rows = rows[responses.verdicts.is_scored_R[rows]]
         responses = responses if len(rows) == len(responses) else responses.take(rows)
         scored.update(responses.row_keys())

@@ -79,19 +79,12 @@ def objective_values(
     reference_logprob_BT: Tensor | None = None,
     entropy_BT: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Each row's part of the objective of a micro-batch, to be maximised, and what was measured of it.
-
-        J = sum over rows of row_weight * (correction * surrogate - kl_coef * KL),   KL on rows that are not foreign
-
-    or, with `kl_aggregation: own_tokens`, minus kl_coef * the mean KL over all tokens of such rows;
-    plus entropy_coef * sum over tokens of such rows of H / num_own_tokens.
+    """Each row's part of the objective of a micro-batch, to be maximised (see `Objective`), and what was measured.
 
     Args:
-        objective: the method's.
-        rows: the micro-batch.
         logprob_BT: log-probabilities (nats) under the learner's current policy, with gradient.
         row_weight_B: from the whole mini-batch, see `Objective.row_weights`.
-        update: m, number of updates that the learner has already made in this step.
+        update: m, number of updates already made in this step.
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; read with
             `objective.kl_aggregation: own_tokens` and with an entropy bonus.
         reference_logprob_BT: nats; required if `kl_coef` > 0.
@@ -115,18 +108,24 @@ def objective_values(
         correction_B = masked_mean(rows.correction_BT, rows.mask_BT)
         if objective.correction_level == "sequence":
             value_B = value_B * correction_B
-    weight_B = row_weight_B.to(logprob_BT.dtype)
-    kl_B, own_B = torch.zeros_like(rows.advantage_B), value_B * weight_B
+    weight_B, kl_B = row_weight_B.to(logprob_BT.dtype), torch.zeros_like(rows.advantage_B)
+    own_B = value_B * weight_B
     if objective.kl_coef > 0:
         assert reference_logprob_BT is not None, "a KL term needs the reference's log-probabilities"
         kl_BT = kl_to_reference(logprob_BT, reference_logprob_BT) * rows.mask_BT
         kl_B = masked_mean(kl_BT, rows.mask_BT)
-        if objective.kl_aggregation == "own_tokens":
-            own_B = own_B - objective.kl_coef * kl_BT.sum(dim=1) / max(num_own_tokens, 1)
-        else:
-            own_B = (value_B - objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)) * weight_B
+        own_B = _with_kl(objective, value_B, weight_B, kl_BT, kl_B, num_own_tokens)
     if objective.entropy_coef > 0:
         assert entropy_BT is not None, "an entropy bonus needs entropies"
         own_B = own_B + objective.entropy_coef * entropy_BT.sum(dim=1) / max(num_own_tokens, 1)
     objective_B = torch.where(rows.is_foreign_B, value_B * weight_B, own_B)
     return objective_B, {**surrogate.columns, "kl": kl_B, "correction": correction_B}
+
+
+def _with_kl(
+    objective: Objective, value_B: Tensor, weight_B: Tensor, kl_BT: Tensor, kl_B: Tensor, num_own_tokens: int
+) -> Tensor:
+    """Weighed values of own rows, minus each row's part of the KL term according to `kl_aggregation`."""
+    if objective.kl_aggregation == "own_tokens":
+        return value_B * weight_B - objective.kl_coef * kl_BT.sum(dim=1) / max(num_own_tokens, 1)
+    return (value_B - objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)) * weight_B

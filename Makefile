@@ -19,8 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 # Engines whose tests would otherwise be skipped; takes another half a minute. vLLM has its own environment.
 $(ENGINES): $(STAMP)
-	@echo "adding DeepSpeed, Ray, peft and the PostgreSQL driver to $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,gguf,team]"
+	@echo "adding DeepSpeed, Ray and peft to $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,gguf]"
 	@$(MAKE) --no-print-directory $(LLM) || echo "SmolLM2 cannot be had here; its tests skip"
 	@touch $@
 

@@ -21,9 +21,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from flows.service.prefect_server import server_environment
 from flows.service.processes import home_of
 from hacpo_core.placement.initial_model import InitialModel
 from tests.conftest import copy_database, write_small_pair
-from tests.postgres import Postgres
 from tests.soak.faults import FAULTS
 from tests.soak.judge import problems_of, problems_of_end, read_reference
 from tests.soak.setups import SETUPS, Setup
@@ -89,7 +87,6 @@ class Campaign:
         self._pair, self._grid = str(pair), str(folder / "grid.yaml")
         self._databases = folder / "databases"
         self._make_databases()
-        self._postgres: Postgres | None = None
         self._expected: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
 
     def arguments(self, setup: Setup, site: Site, method: str = "hacpo") -> list[str]:
@@ -99,39 +96,16 @@ class Campaign:
         own = [f"runtime.runs_dir={site.runs_dir}", f"runtime.runner={setup.runner}"]
         return ["train", self._pair, method, *own, *setup.words]
 
-    def close(self) -> None:
-        """End the database server."""
-        if self._postgres is not None:
-            self._postgres.close()
-
     def _make_databases(self) -> None:
         """Empty databases of Prefect and MLflow, whose migration takes most of a round's time."""
         home = home_of(self._databases)
         home.mkdir(parents=True)
-        self._upgrade({})
+        command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+        subprocess.run(command, env=server_environment(home, port=0, auth=""), check=True, capture_output=True)
         prepare_store(f"sqlite:///{self._databases / 'mlflow.db'}")
 
-    def _postgres_server(self) -> Postgres:
-        """The database server, with empty databases of MLflow and Prefect."""
-        if self._postgres is None:
-            self._postgres = Postgres()
-            os.environ["PGPASSWORD"] = self._postgres.password
-            self._postgres.sql("create database mlflow; create database prefect")
-            prepare_store(f"postgresql+psycopg2://postgres@127.0.0.1:{self._postgres.port}/mlflow")
-            self._upgrade(self._postgres.prefects("prefect"))
-        return self._postgres
-
-    def _upgrade(self, environment: Mapping[str, str]) -> None:
-        """Make the tables of a Prefect server."""
-        command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
-        own = server_environment(home_of(self._databases), port=0, auth="")
-        subprocess.run(command, env={**own, **environment}, check=True, capture_output=True)
-
     def _site(self, runs_dir: Path, setup: Setup) -> Site:
-        postgres = self._postgres_server() if setup.has_postgres else None
-        site = Site(
-            runs_dir, self._folder / "models", python=setup.python, has_clock=setup.has_clock, postgres=postgres
-        )
+        site = Site(runs_dir, self._folder / "models", python=setup.python, has_clock=setup.has_clock)
         home_of(runs_dir).mkdir()
         for name in ("mlflow.db", "prefect/prefect.db"):
             copy_database(self._databases / name, runs_dir / name)
@@ -139,7 +113,7 @@ class Campaign:
 
     def _reference(self, setup: Setup) -> dict[str, dict[str, Any]]:
         """What the experiments of a kind of round give when nothing disturbs them, by id."""
-        plain = replace(setup, command="train", runner="direct", has_postgres=False)
+        plain = replace(setup, command="train", runner="direct")
         if setup.words not in self._expected:
             site = self._site(self._folder / f"reference-{len(self._expected)}", plain)
             try:
@@ -240,9 +214,8 @@ class Campaign:
 
 
 def next_setup(setups: Sequence[Setup], done: Sequence[str], running: Sequence[Setup]) -> Setup | None:
-    """The kind with the fewest rounds so far, another than those that run; one at a time may restart PostgreSQL."""
-    has_postgres = any(setup.has_postgres for setup in running)
-    free = [setup for setup in setups if setup not in running and not (setup.has_postgres and has_postgres)]
+    """The kind with the fewest rounds so far, another than those that run."""
+    free = [setup for setup in setups if setup not in running]
     return min(free, key=lambda setup: done.count(setup.name), default=None)
 
 
@@ -264,7 +237,8 @@ def main() -> None:
             print(f"no rounds of {setup.name}: {setup.obstacle()}", flush=True)
     rng, running, kinds = random.Random(seed), dict[Future[Round], Setup](), list[str]()
     num_problems = 0
-    with closing(Campaign(folder, deadline=deadline)) as campaign, ThreadPoolExecutor(parallel) as threads:
+    campaign = Campaign(folder, deadline=deadline)
+    with ThreadPoolExecutor(parallel) as threads:
         while running or time.monotonic() < deadline:
             while len(running) < parallel and time.monotonic() < deadline:
                 chosen = next_setup(setups, kinds, list(running.values()))

@@ -152,14 +152,6 @@ def trouble_server(site: Site, rng: random.Random) -> list[str]:
     return [f"server {kind}"]
 
 
-def restart_postgres(site: Site, rng: random.Random) -> list[str]:
-    """PostgreSQL ends all connections and is back some seconds later."""
-    if site.postgres is None:
-        return []
-    site.postgres.restart(away_s=rng.uniform(*FULL_S))
-    return ["PostgreSQL"]
-
-
 def fill_disk(site: Site, rng: random.Random) -> list[str]:
     """Fill the small disk that holds the runs folder for some seconds."""
     if not site.is_small_disk:
@@ -183,7 +175,6 @@ FAULTS: dict[str, tuple[Fault, float]] = {
     "machine away": (disappear, 0.2),
     "clock set": (set_clock, 0.2),
     "server in trouble": (trouble_server, 1.0),
-    "restart": (restart_postgres, 1.0),
 }
 """each fault and how often it is chosen, relative to the others; the clock is rarely set, because flow runs that are
 queued while it is ahead wait for ten minutes"""

@@ -1,4 +1,4 @@
-"""What the rounds of a campaign run: which command, how often at once, with which engine and database."""
+"""What the rounds of a campaign run: which command, how often at once, with which engine."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.postgres import programs
-
 VLLM_PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
 
 
 def _is_missing(*modules: str) -> str:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return f"{', '.join(missing)} is not installed" if missing else ""
-
-
-def _lacks_postgres() -> str:
-    return _is_missing("psycopg2") or ("" if programs() else "PostgreSQL is not installed")
 
 
 def _lacks_vllm() -> str:
@@ -37,8 +31,6 @@ class Setup:
     runner: str = "direct"
     num_commands: int = 1
     """commands that run at once, of the same experiments"""
-    has_postgres: bool = False
-    """whether MLflow's points and Prefect's records go to PostgreSQL"""
     has_clock: bool = True
     """whether its clock can be set: Ray's programs wait for a time of day, which only a machine's clock may change"""
     may_abort: bool = False
@@ -64,7 +56,6 @@ SETUPS = (
         obstacle=lambda: _is_missing("deepspeed"),
     ),
     Setup("two grids at once", command="grid", num_commands=2),
-    Setup("train, MLflow on PostgreSQL", has_postgres=True, obstacle=_lacks_postgres),
     Setup(
         "train on Ray, two ranks",
         (_SHORT, "engine.learner=deepspeed", "engine.deepspeed.stage=1", *_RANKS),
@@ -73,6 +64,5 @@ SETUPS = (
         obstacle=lambda: _is_missing("ray", "deepspeed"),
     ),
     Setup("two trains at once", num_commands=2),
-    Setup("grid, all on PostgreSQL", command="grid", has_postgres=True, obstacle=_lacks_postgres),
     Setup("train with vLLM", (_SHORT, *_VLLM), python=str(VLLM_PYTHON), obstacle=_lacks_vllm),
 )

@@ -18,7 +18,6 @@ from pathlib import Path
 import psutil
 
 from flows.service.processes import home_of
-from tests.postgres import Postgres
 from tests.soak.processes import MARK, marked
 
 HOOK = Path(__file__).parent / "hook"
@@ -73,7 +72,6 @@ class Site:
         *,
         python: str = sys.executable,
         has_clock: bool = False,
-        postgres: Postgres | None = None,
     ) -> None:
         """
         Args:
@@ -81,12 +79,8 @@ class Site:
             models: warm models.
             python: runs the commands.
             has_clock: whether the clock of the site's processes can be set.
-            postgres: server whose databases `mlflow` and `prefect` are copied for the site; None: SQLite.
         """
-        self.runs_dir, self.mark, self.postgres, self._python = runs_dir, uuid.uuid4().hex, postgres, python
-        if postgres is not None:
-            for name in ("mlflow", "prefect"):
-                postgres.sql(f"create database {name}_{self.mark} template {name}")
+        self.runs_dir, self.mark, self._python = runs_dir, uuid.uuid4().hex, python
         self.timers: list[threading.Timer] = []
         self.ending = set[int]()
         """processes that were told to end"""
@@ -108,9 +102,7 @@ class Site:
     @property
     def tracking_uri(self) -> str:
         """Address of MLflow's database."""
-        if self.postgres is None:
-            return f"sqlite:///{self.runs_dir / 'mlflow.db'}"
-        return f"postgresql+psycopg2://postgres@127.0.0.1:{self.postgres.port}/mlflow_{self.mark}"
+        return f"sqlite:///{self.runs_dir / 'mlflow.db'}"
 
     @property
     def has_clock(self) -> bool:
@@ -139,9 +131,6 @@ class Site:
         own: dict[str, str] = {}
         if self._clock_library is not None:
             own = {"LD_PRELOAD": str(self._clock_library), "HACPO_SOAK_CLOCK": str(self._clock)}
-        if self.postgres is not None:
-            own |= {"PGPASSWORD": self.postgres.password, "MLFLOW_TRACKING_URI": self.tracking_uri}
-            own |= self.postgres.prefects(f"prefect_{self.mark}")
         return {
             **os.environ,
             **own,
@@ -197,6 +186,3 @@ class Site:
                 process.kill()
         if self.is_small_disk:
             subprocess.run(["umount", "--lazy", str(self.runs_dir)], check=True)
-        if self.postgres is not None:
-            for name in ("mlflow", "prefect"):
-                self.postgres.sql(f"drop database {name}_{self.mark} with (force)")

@@ -50,20 +50,13 @@ def serve(runs_dir: Path, options: Options) -> None:
     """Serve until Ctrl-C or SIGTERM; if a dashboard of this folder is already running, print its address.
 
     Raises:
-        ConfigError: the port is in use, the host is not an address of this machine, the token file cannot be used, or
-            a dashboard of this folder is already running with other options.
+        ConfigError: the port is in use, the host is not an address of this machine, the token file cannot be used.
     """
     home = home_of(runs_dir)
     record = Record(home, "dashboard")
     with only_one(home / "dashboard.lock") as is_alone:
         if not is_alone:
             running = _running(record)
-            differing = _differing(options, running.get("options", {}))
-            if differing:
-                raise ConfigError(
-                    f"{', '.join(differing)}: the dashboard of {runs_dir} already runs with other options at "
-                    f"{running.get('url')}; end it first (process {running.get('pid')}), then start it again"
-                )
             print(f"already running: {running.get('url', f'address unknown; a process holds {record.path}')}")
             return
         _serve(runs_dir, options, record)
@@ -84,7 +77,7 @@ def _serve(runs_dir: Path, options: Options, record: Record) -> None:
     try:
         # uvicorn raises the signal again after its shutdown; as KeyboardInterrupt it runs the clean-up below.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        record.write(os.getpid(), {"url": url, "options": _recorded_options(options)})
+        record.write(os.getpid(), {"url": url})
         _print_addresses(runs_dir, url, options, token, mlflow)
         if options.starts_prefect:
             threading.Thread(target=_keep_prefect, args=(runs_dir,), name="prefect", daemon=True).start()
@@ -119,27 +112,6 @@ def _running(record: Record) -> Mapping[str, Any]:
             return value
         time.sleep(0.1)
     return {}
-
-
-def _recorded_options(options: Options) -> dict[str, Any]:
-    """The options as they are recorded and given on the command line."""
-    return {
-        "--host": options.host,
-        "--port": options.port,
-        "--token-file": None if options.token_file is None else str(options.token_file.absolute()),
-        "--allow-host": sorted(options.allow_hosts),
-        "--no-prefect": not options.starts_prefect,
-    }
-
-
-def _differing(options: Options, running_values: Mapping[str, Any]) -> list[str]:
-    """Options that were given and differ from those of the running dashboard, with their values."""
-    values, defaults = _recorded_options(options), _recorded_options(Options())
-    return [
-        name if value is True else f"{name} {value}"
-        for name, value in values.items()
-        if value != defaults[name] and value != running_values.get(name)
-    ]
 
 
 def access_of(options: Options, token: str | None) -> Access:

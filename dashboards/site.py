@@ -22,12 +22,12 @@ from dashboards.charts import CHART_SCRIPTS
 from dashboards.charts import STATIC as LOOK
 from dashboards.charts.charts import Chart
 from dashboards.charts.pictures import svg
-from dashboards.models.grids.comparison import PairTable
 from dashboards.models.grids.verdicts import GridComparisons
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.runs.curves import CurveReader
 from dashboards.models.runs.responses import ResponseReader
 from dashboards.models.scheduling import Scheduling
+from dashboards.report.comparison import PairTable
 from dashboards.report.tables import with_interval
 from dashboards.security import PICTURE_CSP, is_loopback
 from flows.records.mlflow_address import STATE_FILE, VIEW_KEY
@@ -199,11 +199,11 @@ def environment() -> Environment:
     return templates
 
 
-def _query(comparison: PairTable | None, agent: str, cost: str, benchmark: str) -> str:
+def _query(comparison: PairTable | None, agent: str, benchmark: str) -> str:
     """Address parameters of a comparison."""
     if comparison is None:
         return ""
-    parameters = {"grid": comparison.grid, "pair": comparison.pair, "agent": agent, "cost": cost}
+    parameters = {"grid": comparison.grid, "pair": comparison.pair, "agent": agent}
     return urlencode(parameters | ({"benchmark": benchmark} if benchmark else {}))
 
 

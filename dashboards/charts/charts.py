@@ -70,6 +70,7 @@ def curves(
     smooth: int = 1,
     reference: str = "",
     line: str = "method",
+    shares_y: bool = True,
 ) -> Chart:
     """Lines with a band each, and single seeds on demand.
 
@@ -85,8 +86,10 @@ def curves(
         smooth: number of points of the running mean that is shown at first.
         reference: what "paper" points are, for the hover text.
         line: what a line is, for the hover text.
+        shares_y: whether all panels have the same y axis.
     """
-    layers = _curve_layers(x, y, strokes, line, reference if (table["kind"] == "paper").any() else "")
+    paper = reference if (table["kind"] == "paper").any() else ""
+    layers = _curve_layers(x, y, strokes, line, paper, shares_y=shares_y)
     layered = alt.layer(*layers).transform_window(
         value="mean(value)",
         low="mean(low)",
@@ -95,13 +98,17 @@ def curves(
         groupby=["line", "kind", "seed", *([facet] if facet else [])],
         sort=[alt.SortField("x")],
     )
-    spec = _panels(layered, table, facet, height=260)
+    spec = _panels(layered, table, facet, height=260 if shares_y else 160)
+    if not shares_y:
+        spec["resolve"] = {"scale": {"y": "independent"}}
     spec["params"] = [{"name": "showSeeds", "value": False}, *spec.get("params", [])]
     options = ["smooth", "log_x", "log_y"]
     return Chart(name, caption, spec, table, ("seeds", *options) if (table["kind"] == "seed").any() else (*options,))
 
 
-def _curve_layers(x: str, y: str, strokes: Mapping[str, Stroke], line: str, reference: str) -> list[alt.Chart]:
+def _curve_layers(
+    x: str, y: str, strokes: Mapping[str, Stroke], line: str, reference: str, *, shares_y: bool
+) -> list[alt.Chart]:
     """Bands, single seeds, means, the points that show what the pointer is at, and the paper's as diamonds."""
     lines = list(strokes)
     legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
@@ -109,7 +116,13 @@ def _curve_layers(x: str, y: str, strokes: Mapping[str, Stroke], line: str, refe
     dashes = alt.Scale(domain=lines, range=[list(stroke.dash) for stroke in strokes.values()])
     up: dict[str, Any] = {"title": y, "scale": alt.Scale(zero=False), "axis": alt.Axis(format=".4~g")}
     toggle = alt.selection_point(name="toggle", fields=["line"], bind="legend")
-    zoom = alt.selection_interval(name="zoom", bind="scales", zoom="wheel![event.ctrlKey]", clear="dblclick")
+    zoom = alt.selection_interval(
+        name="zoom",
+        bind="scales",
+        encodings=["x", "y"] if shares_y else ["x"],
+        zoom="wheel![event.ctrlKey]",
+        clear="dblclick",
+    )
     hover = alt.selection_point(name="hover", on="pointerover", clear="pointerout", empty=False)
     is_shown = alt.condition(toggle, alt.value(1), alt.value(0.07))  # a line that is switched off stays as a trace
     band = alt.condition(toggle, alt.value(1), alt.value(0.1))
@@ -163,29 +176,6 @@ def forest(name: str, caption: str, table: pd.DataFrame, *, x: str, facet: str =
     tooltip = [alt.Tooltip("label:N", title="comparison"), alt.Tooltip("note:N", title="result")]
     zero = alt.Chart(_TABLE).mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
     layers = [zero, *_interval_layers("label", list(dict.fromkeys(table["label"])), x, hue, tooltip, shape=shape)]
-    return Chart(name, caption, _panels(alt.layer(*layers), table, facet, height=alt.Step(24)), table)
-
-
-def intervals(
-    name: str, caption: str, table: pd.DataFrame, *, x: str, strokes: Mapping[str, Stroke], facet: str = ""
-) -> Chart:
-    """A mean with its interval per row, and the paper's value as a diamond.
-
-    Args:
-        name: of the downloads.
-        caption: what is shown.
-        table: columns `line`, `value`, `low`, `high`, `paper` (nan: none), and the facet.
-        x: label of the axis.
-        strokes: by line.
-        facet: column with one panel per value; "": one panel.
-    """
-    colours = alt.Scale(domain=list(strokes), range=[stroke.colour for stroke in strokes.values()])
-    hue = alt.Color("line:N", scale=colours, legend=None)
-    tooltip = [alt.Tooltip("line:N", title="method")]
-    tooltip += [alt.Tooltip(f"{key}:Q", format=".3f") for key in (*_ENDS, "paper")]
-    layers = _interval_layers("line", list(strokes), x, hue, tooltip)
-    points = layers[-1].transform_filter("isValid(datum.paper)").encode(alt.X("paper:Q"))
-    layers.append(points.mark_point(shape="diamond", size=90, strokeWidth=2))
     return Chart(name, caption, _panels(alt.layer(*layers), table, facet, height=alt.Step(24)), table)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.records.files import experiments_dir
@@ -17,9 +16,6 @@ from flows.records.states import ExperimentStatus, experiment_status
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.lock import is_locked
 
-ALL_RUNS = "all"
-"""name of the grid that contains all experiments of the folder"""
-_ALL_TITLE = "All runs"
 _ID = re.compile(r"(?P<pair>.+)-(?P<method>[^-]+)-s(?P<seed>\d+)-[0-9a-f]{8}")
 _Signature = tuple[object, ...]
 _SETTLED_NS = 10**9
@@ -100,12 +96,8 @@ class Runs:
                 self._grids = signature, read_grids(self.runs_dir)
             return self._grids[1]
 
-    def chooser(self) -> list[tuple[str, str]]:
-        """Names and titles of the grids; the grid of all experiments is last."""
-        return list(dict([(grid.name, grid.title) for grid in self.grids()] + [(ALL_RUNS, _ALL_TITLE)]).items())
-
     def grid(self, name: str) -> GridRecord:
-        """A grid by name; "all" is the grid of all experiments.
+        """A grid by name.
 
         Raises:
             UnknownError: there is no such grid.
@@ -113,33 +105,7 @@ class Runs:
         for record in self.grids():
             if record.name == name:
                 return record
-        if name == ALL_RUNS:
-            return self.everything()
         raise UnknownError(f"there is no grid {name!r} in this runs folder; choose one on the first page")
-
-    def everything(self) -> GridRecord:
-        """All experiments of the folder as one grid; "variant 2" has other settings than variant 1."""
-        cells_by_experiment = {name: self.cells(name) for name in self.names()}
-        agents: dict[str, dict[str, None]] = {}
-        for cell in itertools.chain.from_iterable(cells_by_experiment.values()):
-            agents.setdefault(cell.pair, {}).update({cell.agent: None} if cell.agent else {})
-        groups: dict[tuple[str, str, str, str], list[GridCell]] = {}
-        for name, experiment_cells in cells_by_experiment.items():
-            source = self._owner(name)[0] or name  # trainings that one grid asked for belong together
-            for cell in experiment_cells:
-                cell_agents = [cell.agent] if cell.agent else [*agents[cell.pair]] or [cell.pair]
-                group = groups.setdefault((source, cell.pair, cell.method, cell.label), [])
-                group += [replace(cell, agent=agent) for agent in cell_agents]
-        keys_of_variants: dict[tuple[str, ...], list[set[tuple[int, str]]]] = {}
-        cells = list[GridCell]()
-        for (_, *row), group in groups.items():
-            keys = {(cell.seed, cell.agent) for cell in group}
-            variants = keys_of_variants.setdefault(tuple(row), [])
-            number = next((n for n, others in enumerate(variants) if not others & keys), len(variants))
-            variants[number : number + 1] = [keys.union(*variants[number : number + 1])]
-            label = " ".join([*filter(None, row[2:]), *([f"variant {number + 1}"] if number else [])])
-            cells += [replace(cell, label=label) for cell in group]
-        return GridRecord(name=ALL_RUNS, title=_ALL_TITLE, table="plain", cells=cells)
 
     def _owner(self, experiment: str) -> tuple[str, list[GridCell]]:
         """Name of the newest grid that has an experiment, and its cells there; ("", []) if none has it."""

@@ -11,23 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.charts.charts import Chart
-from dashboards.models.grids.comparison import Comparer, PairTable
-from dashboards.models.grids.comparison_charts import (
-    COSTS,
-    curves_chart,
-    results_chart,
-    time_label,
-)
+from dashboards.models.grids.comparison_charts import curves_chart
 from dashboards.models.grids.verdicts import GridVerdicts
-from dashboards.models.listing import ALL_RUNS, UnknownError
-from dashboards.report.cells import Variant
+from dashboards.models.listing import UnknownError
 from dashboards.report.compared import TOGETHER, forest
+from dashboards.report.comparison import Comparer, PairTable, paper_values_of
 from dashboards.report.published import AVERAGE
 from dashboards.site import FILE_KINDS, Site, chart_response, part, version_of
 
-_CostUnit = Literal["tokens", "time", "steps"]
-_Charts = Literal["verdict", "curves", "results"]
-_DEFAULT_COST: _CostUnit = "tokens"
+_Charts = Literal["verdict", "curves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +41,6 @@ class Selection:
         return (*self.comparison.columns, *self.comparer.others)
 
     @property
-    def column(self) -> int:
-        """The selected benchmark's column, or else the last: the average, or the only one."""
-        columns = self.comparison.columns
-        return columns.index(self.benchmark) if self.benchmark in columns else len(columns) - 1
-
-    @property
     def benchmarks(self) -> tuple[str, ...]:
         """What curves average: the selected benchmark, or all of the comparison."""
         return self.comparison.benchmarks if self.benchmark == AVERAGE else (self.benchmark,)
@@ -65,10 +51,10 @@ def _selected(
 ) -> Selection | None:
     site: Site = request.app.state.site
     grids = site.runs.grids()
-    record = site.runs.grid(grid or (grids[0].name if grids else ALL_RUNS))
-    pairs = tuple(dict.fromkeys(cell.pair for cell in record.cells))
-    if not pairs and not pair:
+    if not grids and not grid:
         return None
+    record = site.runs.grid(grid or grids[0].name)
+    pairs = tuple(dict.fromkeys(cell.pair for cell in record.cells))
     if pair and pair not in pairs:
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
     comparison_of_grid = site.comparisons.of(record, cache(site.runs.status))
@@ -92,61 +78,49 @@ def compare_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/compare")
-    def show(request: Request, selection: _Selected, cost: _CostUnit = _DEFAULT_COST) -> Response:
-        return site.page(request, "compare/compare.html", **_context(site, selection, cost))
+    def show(request: Request, selection: _Selected) -> Response:
+        return site.page(request, "compare/compare.html", **_context(site, selection))
 
     @router.get("/compare/changes")
-    def changes(selection: _Selected, cost: _CostUnit = _DEFAULT_COST, seen: str = "") -> Response:
+    def changes(selection: _Selected, seen: str = "") -> Response:
         if selection is None:
             return Response(status_code=204)
-        return part("compare/results.html", _context(site, selection, cost), seen)
+        return part("compare/results.html", _context(site, selection), seen)
 
     @router.get("/compare/{chart}.{kind}")
     def draw(
         chart: _Charts,
         kind: FILE_KINDS,
         selection: _Selected,
-        cost: _CostUnit = _DEFAULT_COST,
         seen: str = "",
     ) -> Response:
-        picture = _chart(selection, chart, cost) if selection is not None else None
+        picture = _chart(selection, chart) if selection is not None else None
         return chart_response(picture, kind, seen)
 
     return router
 
 
-def _chart(selection: Selection, chart: _Charts, cost: _CostUnit) -> Chart | None:
+def _chart(selection: Selection, chart: _Charts) -> Chart | None:
     comparer, comparison = selection.comparer, selection.comparison
     if not comparison.columns:
         return None
     if chart == "verdict":
         return forest("verdict", "", [row for row in selection.verdicts.rows if row.pair == comparison.pair])
-    if chart == "results":
-        return results_chart(comparison, selection.column)
-    paper_values, benchmarks = _paper_values(selection), selection.benchmarks
-    return curves_chart(comparer, comparison, selection.agents, benchmarks, cost, paper_values)
+    agent = selection.agents[0] if len(selection.agents) == 1 else ""
+    paper_values, benchmarks = paper_values_of(comparison, agent, selection.benchmark), selection.benchmarks
+    return curves_chart(comparer, comparison, selection.agents, benchmarks, paper_values)
 
 
-def _context(site: Site, selection: Selection | None, cost: _CostUnit) -> dict[str, Any]:
+def _context(site: Site, selection: Selection | None) -> dict[str, Any]:
     """Values for the templates; without a selection the grid is empty."""
     comparison = selection.comparison if selection is not None else None
     return {
-        "grids": site.runs.chooser(),
+        "grids": [(record.name, record.title) for record in site.runs.grids()],
         "pairs": selection.pairs if selection is not None else (),
         "benchmarks": selection.choices if selection is not None else (),
         "benchmark": selection.benchmark if selection is not None else "",
         "agent": TOGETHER if selection is None or len(selection.agents) != 1 else selection.agents[0],
         "together": TOGETHER,
-        "cost": cost,
-        "costs": COSTS | ({"time": time_label(comparison)} if comparison is not None else {}),
         "comparison": comparison,
         "version": version_of(comparison),
     }
-
-
-def _paper_values(selection: Selection) -> dict[Variant, float]:
-    """The paper's values for the selected agent; empty for several agents, for which it has none."""
-    if selection.benchmark not in selection.comparison.columns:
-        return {}
-    lines = [line for line in selection.comparison.lines if (line.agent,) == selection.agents]
-    return {line.variant: value for line in lines if (value := line.figures[selection.column].paper) is not None}

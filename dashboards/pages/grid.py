@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
@@ -17,8 +17,7 @@ from starlette.responses import HTMLResponse, Response
 
 from dashboards.models.grids.cells import build_matrix
 from dashboards.models.grids.failures import failure_groups
-from dashboards.models.grids.verdicts import GridVerdicts
-from dashboards.models.listing import ALL_RUNS, UnknownError
+from dashboards.models.listing import UnknownError
 from dashboards.pages.forms import chosen_experiments, read_form
 from dashboards.report.compared import TOGETHER
 from dashboards.security import REPORT_CSP
@@ -31,7 +30,6 @@ from hacpo_core.errors import HacpoError
 _log = logging.getLogger(__name__)
 ACTIONS = ("retry", "run", "cancel")
 FIRST_REPLY_S = 0.3
-_Rows = Literal["mean", "each"]
 _UNKNOWN = "there is no such experiment"
 
 
@@ -48,8 +46,8 @@ def grid_routes(site: Site) -> APIRouter:
     router = APIRouter()
 
     @router.get("/grid/{name}")
-    def show(request: Request, name: str, agents: _Rows = "mean") -> Response:
-        context = _context(site, name, agents)
+    def show(request: Request, name: str) -> Response:
+        context = _context(site, name)
         live = fragment("grid/live.html", **context)
         report = report_of(site, site.runs.grid(name))
         return site.page(
@@ -57,13 +55,12 @@ def grid_routes(site: Site) -> APIRouter:
             "grid/grid.html",
             live=live,
             has_report=report.is_file(),
-            all_runs=ALL_RUNS,
             **context,
         )
 
     @router.get("/grid/{name}/changes")
-    def changes(name: str, agents: _Rows = "mean", seen: str = "") -> Response:
-        return part("grid/live.html", _context(site, name, agents), seen)
+    def changes(name: str, seen: str = "") -> Response:
+        return part("grid/live.html", _context(site, name), seen)
 
     @router.get("/grid/{name}/report.html")
     def report(name: str) -> Response:
@@ -89,12 +86,12 @@ def report_of(site: Site, record: GridRecord) -> Path:
     return site.runs.runs_dir / "reports" / record.name / "report.html"
 
 
-def _context(site: Site, name: str, agents: _Rows) -> dict[str, Any]:
+def _context(site: Site, name: str) -> dict[str, Any]:
     """Template values of a grid."""
     schedule = site.scheduling.view(wait_s=FIRST_REPLY_S)
     record = site.runs.grid(name)
     status_of = cache(site.runs.status)  # read once for a request
-    matrix = build_matrix(record, status_of, schedule, by_agent=agents == "each")
+    matrix = build_matrix(record, status_of, schedule)
     comparison = site.comparisons.of(record, status_of)
     tables = {pair: comparer.comparison for pair, comparer in comparison.comparers.items()}
     live = {
@@ -106,10 +103,10 @@ def _context(site: Site, name: str, agents: _Rows) -> dict[str, Any]:
             for agent in (line.agent, *([TOGETHER] if len(table.agents) == 1 else []))
         },
         "groups": failure_groups(matrix.experiments),
-        "verdicts": comparison.verdicts if name != ALL_RUNS else GridVerdicts(None),
+        "verdicts": comparison.verdicts,
         "notice": schedule.notice,
     }
-    return live | {"version": version_of(*live.values()), "agents": agents, "together": TOGETHER}
+    return live | {"version": version_of(*live.values()), "together": TOGETHER}
 
 
 def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:

@@ -14,21 +14,10 @@ from dashboards.models.grids.cells import build_matrix
 from dashboards.models.grids.failures import FailureGroup, failure_groups
 from dashboards.models.grids.matrix import MatrixTotals
 from dashboards.models.grids.verdicts import GridVerdicts
-from dashboards.models.listing import ALL_RUNS
 from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
 
 FIRST_REPLY_S = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """The newest sign of life of a grid's experiments."""
-
-    experiment: str
-    step: int
-    at: float
-    """seconds since the epoch"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +29,6 @@ class Card:
     totals: MatrixTotals
     verdicts: GridVerdicts
     failures: tuple[FailureGroup, ...]
-    last: Event | None
 
 
 def overview_routes(site: Site) -> APIRouter:
@@ -63,8 +51,6 @@ def _context(site: Site) -> dict[str, Any]:
     records = site.runs.grids()
     placed_names = {cell.experiment for record in records for cell in record.cells}
     num_others = sum(name not in placed_names for name in site.runs.names())
-    if num_others:
-        records = [*records, site.runs.grid(ALL_RUNS)]
     cards = [_card(site, record) for record in records]
     context: dict[str, Any] = {
         "cards": cards,
@@ -79,17 +65,10 @@ def _context(site: Site) -> dict[str, Any]:
 def _card(site: Site, record: GridRecord) -> Card:
     status_of = cache(site.runs.status)  # read once for a request
     matrix = build_matrix(record, status_of, site.scheduling.view())
-    progress = {name: status_of(name).progress for name in {cell.experiment for cell in record.cells}}
-    events = [
-        Event(name, run_progress.step, run_progress.updated_at)
-        for name, run_progress in progress.items()
-        if run_progress is not None
-    ]
     return Card(
         record.name,
         record.title,
         matrix.totals,
-        site.comparisons.of(record, status_of).verdicts if record.name != ALL_RUNS else GridVerdicts(None),
+        site.comparisons.of(record, status_of).verdicts,
         tuple(failure_groups(matrix.experiments)),
-        max(events, key=lambda event: event.at, default=None),
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dashboards.report.published import BEFORE, BENCHMARKS
@@ -65,32 +63,22 @@ def method_of_interest(variants: Sequence[Variant]) -> Variant | None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A complete cell: its agent's evaluations in order of steps, all of its metrics, and its row of the result table.
+    """A complete cell: its agent's evaluations in order of steps, and all of its metrics.
 
-    `row` has the grid's names of pair and method; `last` is the step after which the training ended.
+    `last` is the step after which the training ended, `version` that of the code.
     """
 
     cell: GridCell
     plan: Plan
     evaluations: list[EvaluationResult]
     curves: pd.DataFrame
-    row: dict[str, Any]
     last: int
     version: str
 
     @property
-    def before(self) -> dict[str, EvaluationResult]:
-        """Evaluations before training, by benchmark."""
-        return {result.benchmark: result for result in self.evaluations if result.step == 0}
-
-    @property
-    def after(self) -> dict[str, EvaluationResult]:
-        """Evaluations after training, by benchmark."""
-        return {result.benchmark: result for result in self.evaluations if result.step == self.last}
-
-    def total(self, metric: str) -> float:
-        """Sum of a metric over all steps; nan if it was never measured."""
-        return float(self.curves.loc[self.curves.metric == metric, "value"].sum(min_count=1))
+    def ends(self) -> list[EvaluationResult]:
+        """Evaluations before and after training."""
+        return [result for result in self.evaluations if result.step in (0, self.last)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +99,14 @@ class Results:
         """All of the grid, in grid order."""
         return list(dict.fromkeys(pair for pair, _ in self.places))
 
-    def agents(self, pair: str) -> list[str]:
-        """Agents of a pair, in grid order."""
-        return [agent for where, agent in self.places if where == pair]
-
     def label(self, pair: str, agent: str) -> str:
         """Name of an agent, with its pair if there are several."""
         return f"{agent} ({pair})" if len(self.pairs) > 1 else agent
 
-    def holds(self, place: tuple[str, str], variant: Variant) -> bool:
-        """Whether the grid has this method for a (pair, agent)."""
-        return any(
-            (cell.pair, cell.agent) == place and Variant(cell.method, cell.label) == variant for cell in self.grid.cells
-        )
-
     @property
     def variants(self) -> list[Variant]:
         """All of the grid, in grid order."""
-        return list(dict.fromkeys(Variant(cell.method, cell.label) for cell in self.grid.cells))
+        return list(dict.fromkeys(map(variant_of, self.grid.cells)))
 
     @property
     def benchmarks(self) -> list[str]:
@@ -136,19 +114,20 @@ class Results:
         names = dict.fromkeys(name for run in self.runs for name in run.plan.config.evaluate.final)
         return [*(name for name in BENCHMARKS if name in names), *(name for name in names if name not in BENCHMARKS)]
 
-    def of(self, pair: str, agent: str, variant: Variant | None = None) -> dict[int, Run]:
-        """Complete runs of a pair and agent, by seed; without a variant, one run of any variant per seed."""
-        return {
-            run.cell.seed: run
-            for run in reversed(self.runs)
-            if (run.cell.pair, run.cell.agent) == (pair, agent)
-            and variant in (None, Variant(run.cell.method, run.cell.label))
-        }
+    def of(self, pair: str, agent: str, variant: Variant) -> dict[int, Run]:
+        """Complete runs of a pair, agent and method, by seed."""
+        key = (pair, agent, variant)
+        return {r.cell.seed: r for r in self.runs if (r.cell.pair, r.cell.agent, variant_of(r.cell)) == key}
+
+
+def variant_of(cell: GridCell) -> Variant:
+    """The method of a cell."""
+    return Variant(cell.method, cell.label)
 
 
 def read_results(grid: GridPlan) -> Results:
     """Read every complete experiment of a grid once; an unreadable one counts as missing, with the reason."""
-    contents: dict[str, _RunData | str] = {}
+    contents: dict[str, tuple[list[EvaluationResult], pd.DataFrame, int, str] | str] = {}
     runs, missing = [], []
     for cell in grid.cells:
         if grid.states[cell.experiment].state != "done":
@@ -164,46 +143,22 @@ def read_results(grid: GridPlan) -> Results:
         if isinstance(content, str):
             missing.append((cell, ExperimentState("unreadable", content)))
             continue
-        names = {"pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()}
-        runs.append(
-            Run(
-                cell=cell,
-                plan=plan,
-                evaluations=[result for result in content.evaluations if result.agent == cell.agent],
-                curves=content.curves[content.curves.agent == cell.agent],
-                row=next(row for row in content.table if row["agent"] == cell.agent) | names,
-                last=content.last,
-                version=content.version,
-            )
-        )
+        evaluations, curves, last, version = content
+        evaluations = [result for result in evaluations if result.agent == cell.agent]
+        runs.append(Run(cell, plan, evaluations, curves[curves.agent == cell.agent], last, version))
     return Results(grid, runs, missing)
 
 
-@dataclass(frozen=True, slots=True)
-class _RunData:
-    evaluations: list[EvaluationResult]
-    curves: pd.DataFrame
-    table: list[dict[str, Any]]
-    last: int
-    version: str
-
-
-def _load(plan: Plan) -> _RunData:
+def _load(plan: Plan) -> tuple[list[EvaluationResult], pd.DataFrame, int, str]:
+    """Evaluations, metrics, last step and version of a complete experiment."""
     final = read_final(plan)
     if final is None:
         raise StoreError(f"{plan.root}: the result was removed after the grid was planned; run the report again")
-    curves = read_curves(plan.root, plan.config)
-    last = last_step(plan.root, plan.config)
-    return _RunData(list(results(plan.root)), curves, final.table, last, _version(final.versions))
+    curves, last = read_curves(plan.root, plan.config), last_step(plan.root, plan.config)
+    return list(results(plan.root)), curves, last, _version(final.versions)
 
 
 def _version(versions: dict[str, str]) -> str:
     """Version and commit of the code that produced a result."""
     package, commit = versions.get("version.hacpo", "unknown version"), versions.get(COMMIT)
     return f"hacpo {package}, commit {commit}" if commit else f"hacpo {package}"
-
-
-def average(evaluations: dict[str, EvaluationResult], benchmarks: Iterable[str]) -> float:
-    """Mean over benchmarks of each one's main metric; nan if one is missing or there are none."""
-    values = [evaluations[name].value if name in evaluations else np.nan for name in benchmarks]
-    return float(np.mean(values)) if values else np.nan

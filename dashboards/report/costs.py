@@ -4,125 +4,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from dashboards.report.cells import REFERENCE, Results, Run, Variant, average
-from dashboards.report.differences import Finals
-from dashboards.report.statistics import p_text
-from dashboards.report.tables import number_text
+from dashboards.formats import count
+from dashboards.report.cells import REFERENCE, Variant
+from dashboards.report.compared import TOGETHER, ComparedRow
+from dashboards.report.comparison import PairTable, PairTableLine
+from dashboards.report.published import BEFORE
+from dashboards.report.tables import DASH, number_text
+
+_TWICE = Variant("gspo_x2")
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Cost of training a pair with a method: mean over seeds, sum over agents.
-
-    `points` is the gain in accuracy, in points (1/100), summed over agents. Unknown values are nan, and so are
-    `gpu_hours` on the CPU.
-    """
-
-    sampled_tokens: float
-    trained_tokens: float
-    gpu_hours: float
-    points: float
-    num_agents: int
-    num_seeds: int
+def _pair_lines(table: PairTable) -> dict[Variant, PairTableLine]:
+    """The lines over all agents of a pair, by method."""
+    name = TOGETHER if len(table.agents) > 1 else table.agents[0]
+    return {line.variant: line for line in table.lines if line.agent == name}
 
 
-def pair_cost(results: Results, pair: str, variant: Variant, benchmarks: Sequence[str]) -> Cost | None:
-    """Cost over the seeds that every agent of the pair has; None if there are none."""
-    agents = results.agents(pair)
-    runs = [results.of(pair, agent, variant) for agent in agents]
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in runs)))
-    teams = [[by_seed[seed] for by_seed in runs] for seed in seeds]
-    if not teams:
-        return None
-
-    def mean(totals: Sequence[float]) -> float:
-        return float(np.mean(totals))
-
-    return Cost(
-        sampled_tokens=mean([sum(run.total("tokens/sampled") for run in team) for team in teams]),
-        trained_tokens=mean([sum(run.total("tokens/trained") for run in team) for team in teams]),
-        gpu_hours=mean([sum(map(gpu_hours, team)) for team in teams]),
-        points=mean(
-            [sum(100 * (average(r.after, benchmarks) - average(r.before, benchmarks)) for r in team) for team in teams]
-        ),
-        num_agents=len(agents),
-        num_seeds=len(seeds),
-    )
-
-
-def gpu_hours(run: Run) -> float:
-    """GPU-hours of a run's models; nan on the CPU, where only wall time is measured."""
-    if is_on_cpu(run):
-        return math.nan
-    teach_s = run.total("gpu/teach_s")  # nan without teachers
-    seconds = sum(run.total(f"gpu/{phase}_s") for phase in ("rollout", "update"))
-    return (seconds + (0.0 if math.isnan(teach_s) else teach_s)) / 3600
-
-
-def cost_table(results: Results, benchmarks: Sequence[str]) -> pd.DataFrame:
-    """Tokens and GPU-hours of every method, in total and per point of accuracy gained; no hours on the CPU."""
+def cost_table(tables: Sequence[PairTable]) -> pd.DataFrame:
+    """Sampled tokens of every method, in total and per point of accuracy gained, and GPU-hours if there were any."""
     rows = []
-    for pair in results.pairs:
-        costs = {variant: pair_cost(results, pair, variant, benchmarks) for variant in results.variants}
-        rows += [
-            [pair, variant.title, *_figures(cost, costs.get(REFERENCE))]
-            for variant, cost in costs.items()
-            if cost is not None
-        ]
-    columns = [
-        "pair", "method", "sampled tokens", "relative to HACPO", "trained tokens", "points gained per agent",
-        "sampled tokens per point", "seeds", "GPU-hours", "GPU-hours per point",
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows, columns=columns)
-    return frame.iloc[:, :-2] if all(map(is_on_cpu, results.runs)) else frame
+    for table in tables:
+        lines = _pair_lines(table)
+        for line in (line for line in lines.values() if line.tokens is not None):
+            gain = _points(line) - _points(lines[Variant(BEFORE)])
+            price = count((line.tokens or 0.0) / (gain * len(table.agents))) if gain > 0 else "no gain"
+            rows.append(
+                {
+                    "pair": table.pair,
+                    "method": line.variant.title,
+                    "sampled tokens": count(line.tokens),
+                    "relative to HACPO": number_text(_share(line, lines.get(REFERENCE)), ".2f", " x"),
+                    "points gained per agent": number_text(gain, "+.1f"),
+                    "sampled tokens per point": DASH if math.isnan(gain) else price,
+                    "seeds": str(line.num_seeds),
+                    "GPU-hours": number_text(line.gpu_hours, ".3g") if line.gpu_hours else "",
+                }
+            )
+    return pd.DataFrame(rows)
 
 
-def is_on_cpu(run: Run) -> bool:
-    """Whether a run used the CPU."""
-    return run.plan.config.engine.device == "cpu"
+def _points(line: PairTableLine) -> float:
+    """Accuracy in points, mean over benchmarks; nan if it is unknown."""
+    summary = line.figures[-1].summary if line.figures else None
+    return math.nan if summary is None else 100 * summary.mean
 
 
-def _figures(cost: Cost, reference: Cost | None) -> list[str]:
-    return [
-        _tokens_text(cost.sampled_tokens),
-        number_text(tokens_share(cost, reference), ".2f", " x"),
-        _tokens_text(cost.trained_tokens),
-        number_text(cost.points / cost.num_agents, "+.1f"),
-        "no gain" if cost.points <= 0 else _tokens_text(cost.sampled_tokens / cost.points),
-        str(cost.num_seeds),
-        number_text(cost.gpu_hours, ".3g"),
-        "no gain" if cost.points <= 0 else number_text(cost.gpu_hours / cost.points, ".3g"),
-    ]
+def _share(line: PairTableLine, reference: PairTableLine | None) -> float | None:
+    """Sampled tokens relative to the reference's."""
+    return line.tokens / reference.tokens if line.tokens and reference and reference.tokens else None
 
 
-def tokens_share(cost: Cost, reference: Cost | None) -> float:
-    """Sampled tokens relative to the reference's; nan if either is unknown or the reference sampled none."""
-    return cost.sampled_tokens / reference.sampled_tokens if reference and reference.sampled_tokens else math.nan
-
-
-def _tokens_text(value: float) -> str:
-    """A number of tokens with an SI prefix."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return number_text(value, ".0f")
-
-
-def gained_for_half(results: Results, finals: Finals) -> list[str]:
+def gained_for_half(tables: Sequence[PairTable], rows: Sequence[ComparedRow]) -> list[str]:
     """Check of "half the rollout cost", a line per pair: HACPO's tokens relative to GSPO x 2, and its lead."""
-    twice = Variant("gspo_x2")
     lines = []
-    for pair in results.pairs:
-        ours, theirs = (pair_cost(results, pair, variant, finals.benchmarks) for variant in (REFERENCE, twice))
-        if ours is None or theirs is None:
-            continue
-        lead = finals.difference(REFERENCE, twice, [(pair, agent) for agent in results.agents(pair)])
-        lead_text = lead if isinstance(lead, str) else f"{lead.value:+.1f} points (p {p_text(lead.p_value)})"
-        share = number_text(tokens_share(ours, theirs), ".2f")
-        lines.append(f"{pair}: HACPO samples {share} times the tokens of GSPO x 2; HACPO − GSPO x 2: {lead_text}.")
+    for row in rows:
+        table = next((table for table in tables if table.pair == row.pair), None)
+        if table is not None and (row.ours, row.theirs, row.agent) == (REFERENCE, _TWICE, TOGETHER):
+            share = _share(_pair_lines(table)[REFERENCE], _pair_lines(table)[_TWICE])
+            times = number_text(share, ".2f")
+            lines.append(f"{row.pair}: HACPO samples {times} times the tokens of GSPO x 2. {row.sentence}.")
     return lines

@@ -6,7 +6,7 @@ Shapes: A agent, S seed, P problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,13 @@ import numpy as np
 import pandas as pd
 
 from dashboards.charts.charts import Chart
-from dashboards.report.cells import Results, Variant, method_of_interest
+from dashboards.report.cells import Variant, method_of_interest, variant_of
 from dashboards.report.compared import EVERY_PAIR, TOGETHER, ComparedRow, forest, holm_corrected
-from dashboards.report.published import AVERAGE
+from dashboards.report.comparison import AgentEvaluations, StatusOf
+from dashboards.report.published import AVERAGE, PaperValues
 from dashboards.report.statistics import Difference, crossed_difference, p_text
-from dashboards.report.tables import DASH, PaperValues, number_text
+from dashboards.report.tables import DASH, number_text
+from flows.records.gridfile import GridRecord
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import METRICS, Floats
 from hacpo_core.evaluation.results import read_result, result_phase
@@ -120,16 +122,16 @@ class Finals:
         return crossed_difference(difference_ASP)
 
 
-def finals_of(results: Results, benchmarks: Sequence[str]) -> Finals:
-    """The report's cells after training."""
+def finals_of(record: GridRecord, status_of: StatusOf, root_of: Callable[[str], Path], reader: ScoreReader) -> Finals:
+    """The cells of a grid after training."""
     by_seed: dict[tuple[str, str, Variant], dict[int, Final]] = {}
-    for cell in results.grid.cells:
-        by_seed.setdefault((cell.pair, cell.agent, Variant(cell.method, cell.label)), {})
-    for run in results.runs:
-        cell, values = run.cell, {name: result.value for name, result in run.after.items()}
-        final = Final(run.plan.root, cell.agent, run.last, values)
-        by_seed[cell.pair, cell.agent, Variant(cell.method, cell.label)][cell.seed] = final
-    return Finals(by_seed, benchmarks, ScoreReader())
+    for cell in record.cells:
+        finals = by_seed.setdefault((cell.pair, cell.agent, variant_of(cell)), {})
+        run = AgentEvaluations.of(cell, status_of(cell.experiment))
+        if run.last is not None:
+            values = {name: evaluation.value for name, evaluation in run.at(run.last).items()}
+            finals[cell.seed] = Final(root_of(cell.experiment), cell.agent, run.last, values)
+    return Finals(by_seed, record.benchmarks, reader)
 
 
 def compared_rows(

@@ -51,11 +51,6 @@ def _picture(chart: Chart) -> _Markup:
     return _Markup(f"![{escaped(chart.caption)}](figures/{chart.name}.svg)")
 
 
-def _listing(text: str, title: str) -> _Markup:
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    return _Markup(f"<details><summary>{title}</summary>\n\n{fence}\n{text.rstrip()}\n{fence}\n\n</details>")
-
-
 def to_markdown(content: Mapping[str, Any]) -> str:
     """A report as GitHub Markdown; charts are links to `figures/<name>.svg`.
 
@@ -66,7 +61,7 @@ def to_markdown(content: Mapping[str, Any]) -> str:
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, finalize=escaped, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"table": table, "picture": _picture, "listing": _listing}
+    environment.filters |= {"table": table, "picture": _picture}
     return environment.get_template("report.md").render(content).rstrip() + "\n"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,19 @@ import pandas as pd
 
 from dashboards.charts.charts import Chart
 from dashboards.charts.pictures import svg
-from dashboards.report.cells import REFERENCE, Results, Run, Variant, read_results
-from dashboards.report.costs import cost_table, gained_for_half, is_on_cpu
+from dashboards.report.cells import Results, Run, Variant, read_results
+from dashboards.report.comparison import Comparer
+from dashboards.report.costs import cost_table, gained_for_half
 from dashboards.report.curves import training_curves
-from dashboards.report.differences import comparisons, finals_of
+from dashboards.report.differences import ScoreReader, comparisons, finals_of
 from dashboards.report.document import to_html, to_markdown
-from dashboards.report.published import BENCHMARKS
-from dashboards.report.tables import accuracy_table, exponent_table, paper_values_in, ratio_table
+from dashboards.report.published import BENCHMARKS, paper_values_in
+from dashboards.report.tables import accuracy_table, exponent_table, ratio_table
 from flows.grids.planner import GridPlan
-from flows.planning.compose import to_yaml
-from flows.records.gridfile import GridCell
+from flows.records.gridfile import GridCell, GridRecord
+from flows.records.states import ExperimentStatus, experiment_status
 from flows.runs.verifier import gold_lines, known_unreadable_golds
 from flows.service.experiment_state import ExperimentState
-from hacpo_core.config import as_dict, flatten
-from hacpo_core.evaluation.best import best_texts
 from hacpo_core.evaluation.results import findings_of
 from hacpo_core.files import write_atomically
 from hacpo_core.store.steps import StepStore
@@ -72,7 +72,13 @@ def report_content(results: Results) -> Mapping[str, Any]:
         if configured_benchmarks
         else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
     )
-    versions, finals = _versions(results.runs), finals_of(results, benchmarks)
+    record = GridRecord(grid.name, grid.config.title, layout, benchmarks, grid.cells)
+    status_of = _status_of(results)
+    tables = [Comparer(record, pair, status_of, benchmarks).comparison for pair in results.pairs]
+    finals = finals_of(record, status_of, lambda name: grid.plans[name].root, ScoreReader())
+    sections = comparisons(finals, paper_values, grid.config.report.against or []) if results.runs else []
+    headlines = {result.benchmark: result.headline for run in results.runs for result in run.ends}
+    versions = _versions(results.runs)
     return {
         "title": grid.config.title,
         "layout": layout,
@@ -83,21 +89,30 @@ def report_content(results: Results) -> Mapping[str, Any]:
         "is_dirty": any(version.endswith("-dirty") for version in versions),
         "questions": _questions(results),
         "golds": _golds(results.runs),
-        "comparisons": comparisons(finals, paper_values, grid.config.report.against or []) if results.runs else [],
-        "exponents": exponent_table(results) if layout == "table4" else None,
-        "accuracies": accuracy_table(results, paper_values, benchmarks),
+        "comparisons": sections,
+        "exponents": exponent_table(tables) if layout == "table4" else None,
+        "accuracies": accuracy_table(tables, headlines),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
         "missing": _missing_lines(results.missing),
-        "kept": _best_lines(results.runs),
         "health": _health(results.runs) if results.runs else None,
-        "costs": cost_table(results, benchmarks) if results.runs else None,
-        "uses_gpu": not all(map(is_on_cpu, results.runs)),
-        "uses_cpu": any(map(is_on_cpu, results.runs)),
-        "half": gained_for_half(results, finals),
+        "costs": cost_table(tables) if results.runs else None,
+        "half": gained_for_half(tables, [row for section in sections for row in section.rows]),
         "curves": list(training_curves(results)),
         "is_of_paper": is_of_paper,
-        "settings": _settings(results),
     }
+
+
+def _status_of(results: Results) -> Callable[[str], ExperimentStatus]:
+    """The status of the grid's experiments, each read once; one that cannot be read is missing."""
+    readable = {run.plan.id for run in results.runs}
+
+    @cache
+    def status_of(name: str) -> ExperimentStatus:
+        if name not in readable:
+            return ExperimentStatus("missing", None, None)
+        return experiment_status(results.grid.plans[name].root)
+
+    return status_of
 
 
 def _incomplete(results: Results) -> str:
@@ -147,8 +162,8 @@ def _questions(results: Results) -> list[str]:
     for name in results.benchmarks:
         ids_by_version: dict[tuple[str, str], list[str]] = {}
         for run in results.runs:
-            for result in (run.before.get(name), run.after.get(name)):
-                if result is not None:
+            for result in run.ends:
+                if result.benchmark == name:
                     declaration = json.dumps(result.declaration, sort_keys=True)
                     ids_by_version.setdefault((result.digest, declaration), []).append(run.plan.id)
         if len(ids_by_version) > 1:
@@ -193,32 +208,3 @@ def _health(runs: Sequence[Run]) -> pd.DataFrame:
         for run, finding in findings
     ]
     return pd.DataFrame(rows)
-
-
-def _best_lines(runs: Sequence[Run]) -> list[str]:
-    """A line per checkpoint that stays because the accuracy after its step is among the best."""
-    plans = {run.plan.id: run.plan for run in runs}
-    return [
-        f"{name}, step {step}: {text}"
-        for name, plan in plans.items()
-        for step, text in sorted(best_texts(plan.root, plan.config).items())
-    ]
-
-
-def _settings(results: Results) -> Mapping[str, str] | None:
-    """The complete configuration of one experiment, and the differences of each other one."""
-    plans = list(results.grid.plans.values())
-    if not plans:
-        return None
-    first = next((plan for plan in plans if plan.config.method.name == REFERENCE.method), plans[0])
-    base = flatten(as_dict(first.config))
-    lines = []
-    for plan in plans:
-        differences = [
-            f"{name}={value}"
-            for name, value in flatten(as_dict(plan.config)).items()
-            if not name.startswith("pair.") and (name not in base or base[name] != value)
-        ]
-        if plan is not first:
-            lines.append(f"{plan.id}: {', '.join(differences) or 'no difference'}")
-    return {"first": first.id, "fields": to_yaml(first.config), "differences": "\n".join(lines)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -104,3 +104,12 @@ def printed_ratios() -> list[PrintedRatios]:
         )
         for row in _rows("table6_ratios.csv")
     ]
+
+
+PaperValues = Mapping[tuple[str, str, str, str], float]
+"""the paper's values by (pair, agent, method, benchmark)"""
+
+
+def paper_values_in(table: str) -> PaperValues:
+    """Cells of a printed table; empty if there is no table of that name."""
+    return {(v.pair, v.agent, v.method, v.benchmark): v.value for v in printed_values() if v.table == table}

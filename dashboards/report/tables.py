@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from dashboards.report.cells import REFERENCE, Results, Run, Variant, average
-from dashboards.report.published import AVERAGE, BEFORE, PrintedValue, printed_ratios, printed_values
-from dashboards.report.statistics import Summary, summarize
-from hacpo_core.evaluation.results import EvaluationResult
+from dashboards.report.cells import REFERENCE, Results, Run
+from dashboards.report.comparison import Figure, PairTable, PairTableLine
+from dashboards.report.published import AVERAGE, BEFORE, printed_ratios
+from dashboards.report.statistics import Summary
 
 DASH = "—"
-MUCH_CUT = 0.1
-"""a larger share of truncated responses is noted beside the accuracy"""
 HEADINGS = {
     "math500": "MATH-500",
     "math": "MATH",
@@ -23,107 +21,64 @@ HEADINGS = {
     "amc23": "AMC 23",
     "minerva": "Minerva",
     "olympiadbench": "OlympiadBench",
+    AVERAGE: "AVG",
 }
-PaperValues = Mapping[tuple[str, str, str, str], float]
-"""the paper's values by (pair, agent, method, benchmark)"""
-
-
-def paper_values_in(table: str) -> PaperValues:
-    """Cells of a printed table; empty if there is no table of that name."""
-    return {_key(cell): cell.value for cell in printed_values() if cell.table == table}
-
-
-def _key(cell: PrintedValue) -> tuple[str, str, str, str]:
-    return cell.pair, cell.agent, cell.method, cell.benchmark
 
 
 def with_interval(summary: Summary, digits: int = 3) -> str:
     """Mean ± half width as text; with one seed only the mean."""
-    if math.isnan(summary.mean):
-        return DASH
     width = "" if math.isnan(summary.half_width) else f" ± {summary.half_width:.{digits}f}"
     return f"{summary.mean:.{digits}f}{width}"
 
 
-def number_text(value: float, form: str, unit: str = "") -> str:
-    """A number with its unit, or a dash for nan."""
-    return DASH if math.isnan(value) else f"{value:{form}}{unit}"
+def number_text(value: float | None, form: str, unit: str = "") -> str:
+    """A number with its unit, or a dash if it is unknown."""
+    return DASH if value is None or math.isnan(value) else f"{value:{form}}{unit}"
 
 
-def _with_note(text: str, *notes: str) -> str:
-    return f"{text} ({', '.join(notes)})" if notes else text
+def _figure_text(figure: Figure) -> str:
+    """A value with its interval, and the paper's."""
+    text = DASH if figure.summary is None else with_interval(figure.summary)
+    return text if figure.paper is None else f"{text} (paper {figure.paper:.3f})"
 
 
-def accuracy_table(results: Results, paper_values: PaperValues, benchmarks: Sequence[str]) -> pd.DataFrame:
-    """Rows: an agent before training and with every method. Columns: benchmarks and, if several, their average."""
-    rows = []
-    for pair, agent in results.places:
-        before = [run.before for run in results.of(pair, agent).values()]
-        rows.append([*_accuracy_row(pair, agent, Variant(BEFORE), before, paper_values, benchmarks), ""])
-        for variant in (candidate for candidate in results.variants if results.holds((pair, agent), candidate)):
-            after = [run.after for run in results.of(pair, agent, variant).values()]
-            seeds = f"{len(after)} of {len(results.grid.config.seeds)}"
-            rows.append([*_accuracy_row(pair, agent, variant, after, paper_values, benchmarks), seeds])
-    metrics = {name: run.after[name].headline for run in results.runs for name in run.after}
-    columns = [f"{HEADINGS.get(name, name)}{' ' + metrics[name] if name in metrics else ''}" for name in benchmarks]
-    columns += ["AVG"] if len(benchmarks) > 1 else []
+def accuracy_table(tables: Sequence[PairTable], headlines: Mapping[str, str]) -> pd.DataFrame:
+    """Rows: an agent before training and with every method. Columns: benchmarks and, if several, their average.
+
+    Args:
+        tables: of the pairs.
+        headlines: names of the benchmarks' metrics, as far as they are known.
+    """
+    rows = [
+        [table.pair, line.agent, line.variant.title, *map(_figure_text, line.figures), _seeds(line)]
+        for table in tables
+        for line in _lines_of_agents(table)
+    ]
+    columns = [f"{HEADINGS.get(name, name)} {headlines.get(name, '')}".strip() for name in tables[0].columns]
     return pd.DataFrame(rows, columns=["pair", "agent", "method", *columns, "seeds"])
 
 
-def _accuracy_row(
-    pair: str,
-    agent: str,
-    variant: Variant,
-    evaluations: Sequence[dict[str, EvaluationResult]],
-    paper_values: PaperValues,
-    benchmarks: Sequence[str],
-) -> list[str]:
-    texts = [pair, agent, variant.title]
-    average_columns = [(tuple(benchmarks), AVERAGE)] if len(benchmarks) > 1 else []
-    for columns, name in [*(((name,), name) for name in benchmarks), *average_columns]:
-        values = [
-            value for run_evaluations in evaluations if not math.isnan(value := average(run_evaluations, columns))
-        ]
-        # Before training, all runs have the same model, so there is no variation over seeds.
-        if values and variant.method == BEFORE:
-            values = [sum(values) / len(values)]
-        paper = None if variant.label else paper_values.get((pair, agent, variant.method, name))
-        notes = [] if paper is None else [f"paper {paper:.3f}"]
-        results_of_columns = [
-            run_evaluations[column]
-            for run_evaluations in evaluations
-            for column in columns
-            if column in run_evaluations
-        ]
-        texts.append(
-            _with_note(with_interval(summarize(values)) if values else DASH, *notes, *_caveats(results_of_columns))
-        )
-    return texts
+def _lines_of_agents(table: PairTable) -> list[PairTableLine]:
+    return [line for line in table.lines if line.agent in table.agents]
 
 
-def _caveats(evaluations: Sequence[EvaluationResult]) -> Iterator[str]:
-    """Notes on an accuracy: problems and unscored responses that it leaves out, and a large share of truncated ones."""
-    num_problems = sum(result.num_problems for result in evaluations)
-    num_left_out = num_problems - sum(result.headline_estimate.num_problems for result in evaluations)
-    if num_left_out:
-        yield f"{num_left_out} of {num_problems} problems left out"
-    for share, limit, label in (("unscored_share", 0.0, "unscored"), ("cut_share", MUCH_CUT, "truncated")):
-        mean = sum(getattr(result, share) for result in evaluations) / max(1, len(evaluations))
-        if mean > limit:
-            yield f"{100 * mean:.1f} % {label}"
+def _seeds(line: PairTableLine) -> str:
+    return "" if line.variant.method == BEFORE else f"{line.num_seeds} of {line.num_planned}"
 
 
-def exponent_table(results: Results) -> pd.DataFrame:
+def exponent_table(tables: Sequence[PairTable]) -> pd.DataFrame:
     """Table 4: accuracy on MATH-500 by agent and exponent."""
-    paper_values, rows = paper_values_in("table4"), []
-    for pair, agent in results.places:
-        evaluations = [[run.after for run in results.of(pair, agent, v).values()] for v in results.variants]
-        figures = [
-            _accuracy_row(pair, agent, variant, variant_evaluations, paper_values, ["math500"])[-1]
-            for variant, variant_evaluations in zip(results.variants, evaluations, strict=True)
-        ]
-        rows.append([pair, agent, *figures])
-    return pd.DataFrame(rows, columns=["pair", "agent", *(variant.title for variant in results.variants)])
+    rows = [
+        {"pair": table.pair, "agent": agent}
+        | {
+            line.variant.title: _figure_text(line.figures[0])
+            for line in _lines_of_agents(table)
+            if line.agent == agent and line.variant.method != BEFORE
+        }
+        for table in tables
+        for agent in table.agents
+    ]
+    return pd.DataFrame(rows).fillna("")
 
 
 def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
@@ -146,11 +101,10 @@ def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
                 row = paper_rows.get(source) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else None
                 if not values and row is None:
                     continue
-                paper_notes = [f"paper {p:.5f}" for p in (row.mean, row.maximum, row.minimum, row.range)] if row else []
-                figures = [
-                    _with_note(figure, *paper_notes[number : number + 1])
-                    for number, figure in enumerate(_spread(values))
-                ]
+                figures = _spread(values)
+                if row:
+                    paper = (row.mean, row.maximum, row.minimum, row.range)
+                    figures = [f"{figure} (paper {p:.5f})" for figure, p in zip(figures, paper, strict=True)]
                 shares = [_steps(runs, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
                 percents = [
                     f"{100 * sum(step_shares) / len(step_shares):.1f} %" if step_shares else DASH

@@ -103,7 +103,7 @@
   async function poll(figure) {
     const state = states.get(figure);
     if (!figure.isConnected) { state.embedded?.finalize(); states.delete(figure); return; }
-    await refresh(figure);
+    if (figure.querySelector(".chart-place").clientWidth) await refresh(figure);  // a folded one is read once it opens
     if (Number(figure.dataset.every)) setTimeout(() => poll(figure), 1000 * Number(figure.dataset.every));
   }
 
@@ -128,6 +128,6 @@
     timer = setTimeout(redraw, 200);
   });
   document.addEventListener("htmx:load", (event) => start(event.detail.elt));
-  document.addEventListener("toggle", (event) => { if (event.target.open) for (const figure of event.target.querySelectorAll("figure.chart")) draw(figure); }, true);
+  document.addEventListener("toggle", (event) => { if (event.target.open) for (const figure of event.target.querySelectorAll("figure.chart")) figure.dataset.source ? refresh(figure) : draw(figure); }, true);
   start(document);
 })();

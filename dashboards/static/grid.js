@@ -84,7 +84,6 @@
     for (const other of cells()) if (pick.dataset.pick === "all" || other.dataset.state === pick.dataset.pick) selected.add(other.id);
     restore();
   });
-  for (const select of document.querySelectorAll("#agents")) select.addEventListener("change", () => select.form.submit());
   document.body.addEventListener("htmx:afterSettle", restore);
   restore();
 })();

@@ -10,6 +10,7 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.records.failures import Failure
+from flows.records.gridfile import GridCell, GridRecord, save_grid
 from hacpo_core.config import as_dict
 from tests.dashboards.browsing import DESK, PHONE, chromium, listening, reason_to_skip, screenshots
 from tests.dashboards.conftest import RememberingSchedule
@@ -63,7 +64,7 @@ def full(runs_dir: Path) -> dict[str, str]:
     return {
         "overview": "/",
         "grid": "/grid/small_grid",
-        "run": f"/run/{failed}?against={done}",
+        "run": f"/run/{failed}",
         "compare": "/compare?grid=small_grid",
         "runs": "/runs?order=-accuracy",
         "samples": f"/samples/{done}?step=39",
@@ -99,13 +100,23 @@ def test_find_who_wins(tab: Any, served: str, runs_dir: Path) -> None:
     assert tab.complaints == []
 
 
+def save_cells(runs_dir: Path, *seeds: int) -> None:
+    """A grid of HACPO's runs with these seeds."""
+    names = {
+        seed: next((runs_dir / "experiments").glob(f"tiny-hacpo-s{seed}-*"), Path(f"s{seed}")).name for seed in seeds
+    }
+    cells = [GridCell("tiny", "hacpo", "", seed, k, name) for seed, name in names.items() for k in ("qwen", "llama")]
+    save_grid(runs_dir, GridRecord("some", "Some", "plain", ["dev"], cells))
+
+
 def test_find_why_it_failed_and_retry_by_keyboard(
     tab: Any, served: str, runs_dir: Path, schedule: RememberingSchedule
 ) -> None:
     write_run(runs_dir, seed=2)
     failure = Failure("EngineError", "out of memory", '  File "/a.py", line 3, in go\n    run()\n')
     failed = [write_run(runs_dir, seed=seed, step=7, state="failed", failure=failure) for seed in (0, 1)]
-    open_page(tab, f"{served}/grid/all")
+    save_cells(runs_dir, 0, 1, 2)
+    open_page(tab, f"{served}/grid/some")
     assert "2 × EngineError: out of memory" in tab.locator(".failures").inner_text().replace("\n", " ")
     cell_of(tab, failed[0]).focus()
     assert failed[0] in tab.locator("#peek").inner_text()
@@ -134,7 +145,8 @@ def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, run
     name = write_run(runs_dir, step=3, state="missing")
     other = write_run(runs_dir, seed=1, step=1, state="failed", failure=Failure("E", "m", ""))
     lock = hold_lock(runs_dir / "experiments" / name)
-    open_page(tab, f"{served}/grid/all")
+    save_cells(runs_dir, 0, 1)
+    open_page(tab, f"{served}/grid/some")
     tab.evaluate("window.untouched = true")
     cell = cell_of(tab, name)
     assert cell.inner_text() == "▸7" and "step 3 of 40" in str(cell.get_attribute("aria-label"))
@@ -147,7 +159,8 @@ def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, run
     lock.close()
     write_run(runs_dir, step=20, state="failed", failure=Failure("KilledError", "its process died", ""))
     wait_until(lambda: "KilledError" in str(cell.get_attribute("aria-label")))
-    write_run(runs_dir, seed=9)  # the matrix grows
+    write_run(runs_dir, seed=9)
+    save_cells(runs_dir, 0, 1, 9)  # the matrix grows
     wait_until(lambda: tab.locator("button.cell").count() == 3)
     assert cell_of(tab, other).get_attribute("aria-pressed") == "true"
     assert tab.evaluate("document.activeElement.dataset.ids") == name
@@ -155,19 +168,15 @@ def test_cell_advances_while_selection_and_focus_stay(tab: Any, served: str, run
     assert tab.complaints == []
 
 
-def test_running_run_draws_new_steps_of_the_metrics_that_were_chosen(tab: Any, served: str, runs_dir: Path) -> None:
+def test_running_run_draws_new_steps_and_folded_metrics_once_they_open(tab: Any, served: str, runs_dir: Path) -> None:
     name = write_run(runs_dir, step=12, state="missing", with_steps=True)
     open_page(tab, f"{served}/run/{name}")
-    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 11)
-    tab.locator("#choose summary").click()
-    tab.get_by_label("search").fill("entropy next-token")
-    assert tab.locator("#metrics .metric:visible").count() == 1
-    assert tab.locator("#metric-count").inner_text() == "1 found"
-    tab.get_by_label("search").fill("norm")
-    tab.get_by_role("checkbox", name="update/grad_norm").check()
-    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 12)
-    assert "shown=update%2Fgrad_norm" in tab.url
-    chart = tab.locator("figure.chart", has_text="update/grad_norm")
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 1)
+    assert tab.locator("#curves svg.marks").inner_text().count("reward/mean") == 1
+    tab.locator("details.area summary", has_text="update").click()
+    wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 2)
+    chart = tab.locator("#curves")
+    chart.get_by_label("log y").check()
     before = int(chart.get_attribute("data-drawn"))
     write_steps(runs_dir / "experiments" / name, ("qwen", "llama"), range(13, 16))
     write_run(runs_dir, step=15, state="missing")
@@ -180,14 +189,14 @@ def test_comparison_and_samples_follow_without_losing_the_focus(
     tab: Any, served: str, runs_dir: Path, full: dict[str, str]
 ) -> None:
     open_page(tab, served + full["compare"])
-    wait_until(lambda: tab.locator("#results-chart").get_attribute("data-drawn") == "1")
-    tab.locator("#choice-cost").select_option("time")  # chosen, not yet asked for
+    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
+    tab.locator("#choice-agent").select_option(AGENTS[0])  # chosen, not yet asked for
     tab.locator("#results-scroll").focus()
     write_run(runs_dir, seed=0, agents=AGENTS, last=0.9)
     wait_until(lambda: "0.805" in tab.locator("#results").inner_text())
-    wait_until(lambda: tab.locator("#results-chart").get_attribute("data-drawn") == "2")
+    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "2")
     assert tab.evaluate("document.activeElement.id") == "results-scroll"
-    assert tab.locator("#choice-cost").input_value() == "time"
+    assert tab.locator("#choice-agent").input_value() == AGENTS[0]
     live = write_run(runs_dir, seed=7, agents=AGENTS, step=1, state="missing", config=as_dict(compose("tiny", "hacpo")))
     answers = {f"{n}+1": {agent: [("it is three", "correct")] for agent in AGENTS} for n in range(2)}
     write_answers(runs_dir / "experiments" / live, 1, answers)

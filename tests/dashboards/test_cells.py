@@ -13,7 +13,7 @@ from dashboards.models.grids.matrix import Matrix, Score
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import ScheduleView
 from flows.records.failures import Failure
-from flows.records.gridfile import GridCell, GridRecord, save_grid
+from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluation, Spent
 from flows.records.states import ExperimentStatus
 from flows.service.schedule import WorkerRecord
@@ -25,16 +25,14 @@ def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Ma
     return build_matrix(runs.grid(name), runs.status, view or ScheduleView())
 
 
-def test_row_shows_agents_that_train_alone_together_or_each(runs_dir: Path) -> None:
-    record, runs = write_grid(runs_dir), Runs(runs_dir)
+def test_row_shows_agents_that_train_alone_together(runs_dir: Path) -> None:
+    write_grid(runs_dir)
     (section,) = matrix_of(runs_dir, "small_grid").sections
     assert (section.pair, section.seeds) == ("tiny", (0, 1, 2))
-    assert [(row.title, row.agent) for row in section.rows] == [("GSPO", ""), ("HACPO", "")]
-    (each,) = build_matrix(record, runs.status, ScheduleView(), by_agent=True).sections
-    assert [row.title for row in each.rows] == ["GSPO · qwen", "GSPO · llama", "HACPO · qwen", "HACPO · llama"]
-    together, alone, hacpo = (row.cells[1] for row in (section.rows[0], each.rows[0], section.rows[1]))
-    assert together is not None and alone is not None and hacpo is not None
-    assert len(together.experiments) == 2 and alone.experiments == together.experiments[:1]
+    assert [row.title for row in section.rows] == ["GSPO", "HACPO"]
+    together, hacpo = (row.cells[1] for row in section.rows)
+    assert together is not None and hacpo is not None
+    assert len(together.experiments) == 2
     assert (together.step, together.num_steps, together.state) == (80, 80, "done")
     assert hacpo.scores == (Score("qwen", pytest.approx(0.71)), Score("llama", pytest.approx(0.61)))
     assert (hacpo.step, hacpo.num_steps, hacpo.spent.tokens) == (40, 40, 80_000)
@@ -108,22 +106,6 @@ def test_unchanged_experiment_is_not_parsed_again(runs_dir: Path) -> None:
     age(0.0)
     runs.status(name), runs.status(name)
     assert parsed == [name] * 4, "what has just been written may have been written again at the same time of the clock"
-
-
-def test_training_of_one_agent_belongs_to_the_pair_of_its_grid(runs_dir: Path) -> None:
-    write_grid(runs_dir, name="long", seeds=(0, 1), alone=("gspo",))
-    other = write_run(runs_dir, pair="b", method="hacpo", seed=0)
-    again = write_run(runs_dir, pair="c", method="hacpo", seed=0)
-    grid_cells = [GridCell("tiny", "hacpo", "", 0, agent, other) for agent in ("qwen", "llama")]
-    save_grid(runs_dir, GridRecord("short", "Other settings", "plain", ["dev"], grid_cells))
-    found = matrix_of(runs_dir, "all")
-    rows = {(s.pair, row.variant.method, row.variant.label): row.cells for s in found.sections for row in s.rows}
-    assert set(rows) == {
-        ("tiny", "gspo", ""), ("tiny", "hacpo", ""), ("tiny", "hacpo", "variant 2"), ("c", "hacpo", ""),
-    }  # fmt: skip
-    assert [len(cell.experiments) for cell in rows["tiny", "gspo", ""] if cell is not None] == [2, 2]
-    assert [cell.experiments for cell in rows["c", "hacpo", ""] if cell is not None] == [(again,)]
-    assert found.totals.num_all == 8, "each experiment is counted once"
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "nope", "../experiments", "a/b"])

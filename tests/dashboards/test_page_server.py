@@ -93,7 +93,7 @@ def test_page_that_was_killed_leaves_nothing_and_is_replaced(start: Start, runs_
     assert (runs_dir / "prefect" / "dashboard.json").exists()  # stale
     wait_until(lambda: find_process(child["pid"], child["since_boot"]) is None, limit_s=30)
     second = start()
-    assert "All runs" in get(address(second))
+    assert "in no grid" in get(address(second))
     second.terminate()
     assert second.wait(timeout=120) == 0
     assert mlflow.process() is None
@@ -166,10 +166,4 @@ def test_one_process_holds_the_folder(runs_dir: Path, capsys: pytest.CaptureFixt
     with only_one(home / "dashboard.lock"):
         Record(home, "dashboard").write(os.getpid(), {"url": "http://127.0.0.1:1"})
         serve(runs_dir, Options())
-        with pytest.raises(
-            ConfigError, match=r"--host 0.0.0.0: .*already runs with other options at http://127.0.0.1:1"
-        ):
-            serve(runs_dir, Options(host="0.0.0.0"))
-        with pytest.raises(ConfigError, match="--no-prefect: the dashboard of "):
-            serve(runs_dir, Options(starts_prefect=False))
     assert capsys.readouterr().out == "already running: http://127.0.0.1:1\n"

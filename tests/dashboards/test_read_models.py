@@ -8,57 +8,40 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dashboards.models.grids.comparison import Comparer
+from dashboards.charts.pictures import svg
 from dashboards.models.listing import Runs
-from dashboards.models.runs.curves import (
-    CurveReader,
-    accuracy_chart,
-    by_area,
-    metric_chart,
-    metrics_to_show,
-)
+from dashboards.models.runs.curves import CurveReader, folded_areas, run_chart
 from dashboards.models.runs.responses import ANY, Filter, group
-from dashboards.models.runs.settings import Setting, differences, read_field_values
+from dashboards.models.runs.settings import read_field_values
 from dashboards.report.compared import TOGETHER
+from dashboards.report.comparison import Comparer
 from tests.dashboards.stores import evaluations, write_grid, write_run
 
 
-def test_metric_has_a_line_per_agent_where_it_was_measured(runs_dir: Path) -> None:
+def test_run_has_a_panel_per_metric_and_a_line_per_agent(runs_dir: Path) -> None:
     root = runs_dir / "experiments" / write_run(runs_dir, step=20, with_steps=True)
     metrics = CurveReader().read(root, 20)
-    kl = metric_chart(metrics, "update/kl_nats")
-    assert kl is not None
-    assert [(row.line, row.x, row.value) for row in kl.table.itertuples()] == [
+    areas = folded_areas(metrics)
+    assert areas["capability"] == ["capability/ratio_to_llama", "capability/ratio_to_qwen", "capability/smoothed"]
+    assert "reward" not in areas, "the first chart has it"
+    update = run_chart(metrics, [], "update")
+    assert update is not None
+    kl = update.table[update.table.metric == "update/kl_nats"]
+    assert [(row.line, row.x, row.value) for row in kl.itertuples()] == [
         ("qwen", 10, 0.2), ("llama", 10, 0.2), ("qwen", 20, 0.2), ("llama", 20, 0.2),
     ]  # fmt: skip
-    assert kl.caption == "KL to the reference, mean over own rows"
-    assert metric_chart(metrics, "update/nothing") is None
-    accuracy = accuracy_chart(evaluations(["qwen", "llama"], 20))
-    assert accuracy is not None
-    llama = accuracy.table[accuracy.table.line == "llama"]
+    assert run_chart(metrics, [], "nothing") is run_chart({}, []) is None
+    first = run_chart(metrics, evaluations(["qwen", "llama"], 20))
+    assert first is not None
+    assert list(dict.fromkeys(first.table.metric))[:3] == ["accuracy on dev", "reward/mean", "ratio_own/mean"]
+    llama = first.table[(first.table.line == "llama") & (first.table.metric == "accuracy on dev")]
     assert (llama["x"].tolist(), llama["value"].tolist()) == ([0, 10, 20], pytest.approx([0.5, 0.525, 0.55]))
-    assert accuracy_chart([]) is None
+    assert svg(first).startswith("<svg")
 
 
-def test_metrics_are_offered_by_area_with_their_meaning(runs_dir: Path) -> None:
-    names = CurveReader().read(runs_dir / "experiments" / write_run(runs_dir, step=1, with_steps=True), 1).names()
-    shown = metrics_to_show(names, [])
-    assert shown[:4] == ["reward/mean", "capability/smoothed", "capability/ratio_to_llama", "capability/ratio_to_qwen"]
-    assert metrics_to_show(names, ["update/grad_norm", "no/such"]) == ["update/grad_norm"]
-    (first, *_) = by_area(names, shown)["capability"]
-    assert (first.name, first.is_shown) == ("capability/ratio_to_llama", True)
-    assert first.about == "bounded capability ratio w[this, agent] (Eq. 8)"
-
-
-def test_settings_differ_by_field(tmp_path: Path) -> None:
+def test_settings_are_names_and_values(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 0\nclip: {cross_floor: 0.8, bound: true}\n", encoding="utf-8")
-    here = read_field_values(tmp_path)
-    assert here == {"seed": "0", "clip.cross_floor": "0.8", "clip.bound": "true"}
-    assert differences(here, {"seed": "0", "clip.cross_floor": "0.7", "new": "1"}) == [
-        Setting("clip.cross_floor", "0.8", "0.7"),
-        Setting("clip.bound", "true", "—"),
-        Setting("new", "—", "1"),
-    ]
+    assert read_field_values(tmp_path) == {"seed": "0", "clip.cross_floor": "0.8", "clip.bound": "true"}
 
 
 def comparer(runs_dir: Path, **grid: object) -> Comparer:
@@ -79,7 +62,6 @@ def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
     # Each agent alone: the mean of two experiments of one seed, the sum of their tokens.
     assert (together.figures[0].summary.mean, together.tokens) == (pytest.approx(0.61), 80_000)
     assert lines["llama", "gspo"].tokens == 40_000
-    assert found.is_alone
 
 
 def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> None:
@@ -89,7 +71,6 @@ def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> N
     assert [point.step for point in points] == [0, 10, 20, 30, 40]
     assert [point.tokens for point in points] == [0, 20_000, 40_000, 60_000, 80_000]
     assert points[-1].value == pytest.approx(0.61)
-    assert points[-1].hours == pytest.approx(2 * 48 / 3600)
     alone = made.curve(gspo, ("llama",), ["dev"])
     assert alone[-1].tokens == 40_000
 

@@ -83,7 +83,7 @@ def test_without_the_token_only_the_log_in_is_shown(open_page: Callable[..., Tes
     assert page.get("/", headers={"accept": "text/html"}).headers["location"] == "/login"
     for path in ("/", "/run/x", "/compare/curves.csv", "/samples/x"):
         assert page.get(path).status_code == 401
-    assert page.get("/grid/all/changes", headers={"hx-request": "true"}).headers["hx-redirect"] == "/login"
+    assert page.get("/grid/small_grid/changes", headers={"hx-request": "true"}).headers["hx-redirect"] == "/login"
     assert page.get("/login").status_code == 200 and page.get("/static/app.css").status_code == 200
 
 

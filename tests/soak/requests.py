@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 PATHS = (
-    *("/", "/overview", "/grid/all", "/grid/small_grid", "/grid/small_grid/changes", "/grid/small_grid/report.html"),
-    *("/runs", "/runs/table", "/run/RUN", "/run/RUN/status", "/run/RUN/curves"),
+    *("/", "/overview", "/grid/small_grid", "/grid/small_grid/changes", "/grid/small_grid/report.html"),
+    *("/runs", "/runs/table", "/run/RUN", "/run/RUN/status", "/run/RUN/log"),
     *("/run/RUN/curve.svg", "/run/RUN/curve.csv", "/run/RUN/curve.json"),
     *("/samples/RUN", "/samples/RUN/changes", "/compare", "/compare/changes"),
     *("/compare/curves.svg", "/compare/verdict.json", "/static/app.css", "/login", "/nothing"),
 )
 PARAMETERS = (
-    *("experiment", "seen", "since", "baseline", "agents", "grid", "pair", "benchmark", "agent", "cost", "metric"),
-    *("step", "problem", "right", "wrong", "verdict", "tag", "text", "order", "problem_id", "sample", "against"),
+    *("experiment", "seen", "since", "grid", "pair", "benchmark", "agent", "area"),
+    *("step", "problem", "right", "wrong", "verdict", "tag", "text", "order", "problem_id", "sample"),
     *("method", "state", "most", "show", "metrics", "x", "smooth", "first", "last", "filter"),
 )
 FORMS = ("/actions", "/login")

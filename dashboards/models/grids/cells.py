@@ -5,38 +5,37 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dashboards.models.grids.matrix import Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
 from dashboards.models.scheduling import ScheduleView
 from dashboards.report.cells import Variant
+from dashboards.report.comparison import StatusOf
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluation, Progress, Spent
 from flows.records.states import ExperimentStatus
 from flows.service.experiment_state import CANCELLING, STATES, state_of
 
 _BY_URGENCY = ("failed", "running", "queued", "missing", "unavailable", "done")
-StatusOf = Callable[[str], ExperimentStatus]
 
 
-def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView, *, by_agent: bool = False) -> Matrix:
+def build_matrix(record: GridRecord, status_of: StatusOf, schedule: ScheduleView) -> Matrix:
     """Build a grid with the state of every cell.
 
     Args:
         record: the planned grid.
         status_of: returns the state of an experiment by id; called once each.
         schedule: last known state of the schedule.
-        by_agent: a row per agent of each method, instead of one per method.
     """
     statuses = {name: status_of(name) for name in dict.fromkeys(cell.experiment for cell in record.cells)}
     pairs: dict[str, list[GridCell]] = {}
     for cell in record.cells:
         pairs.setdefault(cell.pair, []).append(cell)
-    sections = tuple(_section(pair, cells, record, statuses, schedule, by_agent) for pair, cells in pairs.items())
+    sections = tuple(_section(pair, cells, record, statuses, schedule) for pair, cells in pairs.items())
     members: dict[str, list[GridCell]] = {}
     for cell in record.cells:
         members.setdefault(cell.experiment, []).append(cell)
-    experiments = tuple(_cell(cells, "", record, statuses, schedule) for cells in members.values())
+    experiments = tuple(_cell(cells, record, statuses, schedule) for cells in members.values())
     methods = {cell.experiment: cell.method for cell in record.cells}
     totals = _totals(experiments, methods, schedule.num_slots)
     return Matrix(record.name, record.title, sections, experiments, totals)
@@ -48,7 +47,6 @@ def _section(
     record: GridRecord,
     statuses: Mapping[str, ExperimentStatus],
     schedule: ScheduleView,
-    by_agent: bool,
 ) -> MatrixSection:
     seeds = tuple(sorted({cell.seed for cell in grid_cells}))
     variants: dict[Variant, list[GridCell]] = {}
@@ -56,18 +54,14 @@ def _section(
         variants.setdefault(Variant(cell.method, cell.label), []).append(cell)
     rows = []
     for variant, variant_cells in variants.items():
-        for agent in dict.fromkeys(cell.agent for cell in variant_cells) if by_agent else [""]:
-            cells = []
-            for seed in seeds:
-                members = [cell for cell in variant_cells if cell.seed == seed and agent in ("", cell.agent)]
-                cells.append(_cell(members, agent, record, statuses, schedule) if members else None)
-            rows.append(MatrixRow(_key("r", pair, variant.method, variant.label, agent), variant, agent, tuple(cells)))
+        by_seed = [[cell for cell in variant_cells if cell.seed == seed] for seed in seeds]
+        cells = tuple(_cell(members, record, statuses, schedule) if members else None for members in by_seed)
+        rows.append(MatrixRow(_key("r", pair, variant.method, variant.label), variant, cells))
     return MatrixSection(pair, seeds, tuple(rows))
 
 
 def _cell(
     grid_cells: Sequence[GridCell],
-    agent: str,
     record: GridRecord,
     statuses: Mapping[str, ExperimentStatus],
     schedule: ScheduleView,
@@ -88,7 +82,7 @@ def _cell(
     run = schedule.runs.get(urgent_experiment)
     num_steps = [run_progress.num_steps for run_progress in progress]
     return MatrixCell(
-        key=_key("c", first.pair, first.method, first.label, agent, str(first.seed), *names),
+        key=_key("c", first.pair, first.method, first.label, str(first.seed), *names),
         experiments=names,
         seed=first.seed,
         state=states[urgent_experiment].state,

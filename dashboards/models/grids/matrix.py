@@ -63,18 +63,16 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """A method, or one agent of it; one cell or None per seed."""
+    """A method; one cell or None per seed."""
 
     key: str
     variant: Variant
-    agent: str
     cells: tuple[MatrixCell | None, ...]
 
     @property
     def title(self) -> str:
-        """Its method, and its agent if the row is that of one."""
-        title = self.variant.title if self.variant.method else "run"
-        return f"{title} · {self.agent}" if self.agent else title
+        """Its method."""
+        return self.variant.title if self.variant.method else "run"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dashboards.models.grids.cells import StatusOf
-from dashboards.models.grids.comparison import Comparer
 from dashboards.report.cells import Variant, method_of_interest
 from dashboards.report.compared import EVERY_PAIR, TOGETHER, ComparedRow
-from dashboards.report.differences import Final, Finals, ScoreReader, compared_rows
+from dashboards.report.comparison import Comparer, StatusOf
+from dashboards.report.differences import ScoreReader, compared_rows, finals_of
+from dashboards.report.published import paper_values_in
 from dashboards.report.statistics import Difference
-from dashboards.report.tables import paper_values_in
 from flows.records.gridfile import GridRecord
 
 _TWICE_THE_TOKENS = "gspo_x2"
@@ -72,16 +71,7 @@ class GridComparisons:
         return comparison
 
     def _verdicts(self, record: GridRecord, status_of: StatusOf) -> GridVerdicts:
-        by_seed: dict[tuple[str, str, Variant], dict[int, Final]] = {}
-        for cell in record.cells:
-            finals = by_seed.setdefault((cell.pair, cell.agent, Variant(cell.method, cell.label)), {})
-            status = status_of(cell.experiment)
-            if status.state == "done" and status.progress is not None:
-                step = status.progress.num_steps
-                ends = [e for e in status.progress.evaluations if (e.agent, e.step) == (cell.agent, step)]
-                values = {e.benchmark: e.value for e in ends}
-                finals[cell.seed] = Final(self._root_of(cell.experiment), cell.agent, step, values)
-        all_finals = Finals(by_seed, record.benchmarks, self._reader)
+        all_finals = finals_of(record, status_of, self._root_of, self._reader)
         ours = method_of_interest(all_finals.variants)
         if ours is None or not record.benchmarks:
             return GridVerdicts(ours)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from dashboards.charts.charts import Chart, curves
 from dashboards.charts.palette import agent_strokes
 from flows.records.progress import Evaluation
 from hacpo_core.errors import StoreError
-from hacpo_core.phases.definitions import definition
 from hacpo_core.store.steps import MANIFEST, StepStore
 
 MAX_RUNS = 16
@@ -25,59 +23,30 @@ JOINT = "all agents"
 """the line of metrics that are not of a single agent"""
 FIRST_METRICS = (
     "reward/mean",
-    "capability/smoothed",
-    "capability/ratio_to_",
+    "ratio_own/mean",
     "ratio_cross/mean",
-    "clip_cross/below_share",
-    "clip_cross/above_share",
-    "response/length_tokens",
-    "update/entropy_nats",
-    "sampler/logprob_difference_mean",
+    "clip_own/stopped_share",
+    "clip_cross/stopped_share",
 )
-"""metrics that are shown unless others are chosen; a name that ends in "_" stands for all that begin with it"""
-ABOUT_ACCURACY = "each benchmark's main metric before, during and after training"
-_OPTIONS = ("smooth", "log_y")
-
-
-@dataclass(frozen=True, slots=True)
-class StepMetrics:
-    """Committed metrics of a run by step, agent and name.
-
-    Attributes:
-        agents: by step; metrics of no single agent are under `JOINT`.
-    """
-
-    agents: dict[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-
-    def names(self) -> list[str]:
-        """Names of all metrics, sorted by area and name."""
-        return sorted({name for agents in self.agents.values() for values in agents.values() for name in values})
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric that a run has logged; `about` is "" for an estimator's own."""
-
-    name: str
-    about: str
-    is_shown: bool
+"""metrics of the first chart, behind the accuracies; all others are folded, a chart per area"""
+StepMetrics = Mapping[int, Mapping[str, Mapping[str, float]]]
+"""committed metrics of a run by step, agent (or JOINT) and name"""
 
 
 class CurveReader:
     """Reads metrics of runs; a step is read again only if its manifest has changed."""
 
-    def __init__(self, max_runs: int = MAX_RUNS) -> None:
-        self._max_runs = max_runs
-        self._steps_of_runs: OrderedDict[Path, dict[int, tuple[int, Any]]] = OrderedDict()
+    def __init__(self) -> None:
+        self._steps_of_runs: dict[Path, dict[int, tuple[int, Any]]] = {}
         self._mutex = threading.Lock()
 
     def read(self, root: Path, num_steps: int, *, first: int = 1) -> StepMetrics:
         """Metrics of steps `first` to `num_steps`."""
         with self._mutex:
-            stored_steps = self._steps_of_runs.setdefault(root, {})
-            self._steps_of_runs.move_to_end(root)
-            while len(self._steps_of_runs) > self._max_runs:
-                self._steps_of_runs.popitem(last=False)
+            stored_steps = self._steps_of_runs.pop(root, {})
+            self._steps_of_runs[root] = stored_steps  # the last one used is the last one dropped
+            while len(self._steps_of_runs) > MAX_RUNS:
+                del self._steps_of_runs[next(iter(self._steps_of_runs))]
         store, by_step = StepStore(root), {}
         for step in range(max(first, 1), num_steps + 1):
             try:
@@ -86,10 +55,9 @@ class CurveReader:
                 continue
             if step not in stored_steps or stored_steps[step][0] != stamp:
                 stored_steps[step] = (stamp, _step_metrics(store, step))
-            value = stored_steps[step][1]
-            if value is not None:
-                by_step[step] = value
-        return StepMetrics(by_step)
+            if stored_steps[step][1] is not None:
+                by_step[step] = stored_steps[step][1]
+        return by_step
 
 
 def _step_metrics(store: StepStore, step: int) -> Any:
@@ -105,59 +73,39 @@ def _step_metrics(store: StepStore, step: int) -> Any:
     return agents | ({JOINT: joint} if joint else {})
 
 
-def by_area(names: Sequence[str], shown_names: Sequence[str]) -> dict[str, list[Metric]]:
-    """The metrics grouped by area, the part of the name before "/"."""
-    areas: dict[str, list[Metric]] = {}
-    for name in names:
-        areas.setdefault(name.partition("/")[0], []).append(Metric(name, definition(name), name in shown_names))
+def folded_areas(metrics: StepMetrics) -> dict[str, list[str]]:
+    """Names of the metrics that the first chart does not show, by area: the part of the name before "/"."""
+    areas: dict[str, list[str]] = {}
+    names = {name for agents in metrics.values() for values in agents.values() for name in values}
+    for name in sorted(names.difference(FIRST_METRICS)):
+        areas.setdefault(name.partition("/")[0], []).append(name)
     return areas
 
 
-def metrics_to_show(names: Sequence[str], requested: Sequence[str]) -> list[str]:
-    """The metrics to show: those asked for that exist, or else the first ones."""
-    existing = [name for name in dict.fromkeys(requested) if name in names]
-    if existing:
-        return existing
-    return [name for first in FIRST_METRICS for name in names if name == first or _begins(name, first)]
+def run_chart(metrics: StepMetrics, evaluations: Sequence[Evaluation], area: str = "") -> Chart | None:
+    """A panel per metric over steps, a line per agent: of one area, or else accuracies and FIRST_METRICS.
 
-
-def _begins(name: str, first: str) -> bool:
-    return first.endswith("_") and name.startswith(first)
-
-
-def metric_chart(metrics: StepMetrics, name: str) -> Chart | None:
-    """A metric over steps, a line per agent; None if no agent has it. What is not finite is a gap."""
-    rows = [
-        (agent, step, values[name])
-        for step, agents in sorted(metrics.agents.items())
-        for agent, values in agents.items()
-        if name in values and math.isfinite(values[name])
-    ]
-    return _chart(name.replace("/", "_"), definition(name) or name, name, rows) if rows else None
-
-
-def accuracy_chart(evaluations: Sequence[Evaluation]) -> Chart | None:
-    """Accuracy over steps, a line per agent and a panel per benchmark; None before the first evaluation."""
-    finite_evaluations = [
-        evaluation
-        for evaluation in sorted(evaluations, key=lambda evaluation: evaluation.step)
-        if math.isfinite(evaluation.value)
-    ]
-    if not finite_evaluations:
+    What is not finite is a gap; None if nothing was measured.
+    """
+    names = folded_areas(metrics).get(area, []) if area else FIRST_METRICS
+    rows = [] if area else [(f"accuracy on {e.benchmark}", e.agent, e.step, e.value) for e in evaluations]
+    rows += [row for name in names for row in _rows(metrics, name)]
+    rows = sorted((row for row in rows if math.isfinite(row[3])), key=lambda row: row[2])
+    if not rows:
         return None
-    rows = [(evaluation.agent, evaluation.step, evaluation.value) for evaluation in finite_evaluations]
-    return _chart(
-        "accuracy", ABOUT_ACCURACY, "accuracy", rows, [evaluation.benchmark for evaluation in finite_evaluations]
-    )
-
-
-def _chart(
-    name: str, about: str, label: str, rows: Sequence[tuple[str, int, float]], benchmarks: Sequence[str] = ()
-) -> Chart:
-    table = pd.DataFrame(rows, columns=["line", "x", "value"]).assign(kind="mean", seed="", low=math.nan, high=math.nan)
-    if benchmarks:
-        table["benchmark"] = benchmarks
-    facet = "benchmark" if len(set(benchmarks)) > 1 else ""
+    order = dict.fromkeys([*sorted({row[0] for row in rows}.difference(names)), *names])
+    rows = [row for name in order for row in rows if row[0] == name]
+    table = pd.DataFrame(rows, columns=["metric", "line", "x", "value"])
+    table = table.assign(kind="mean", seed="", low=math.nan, high=math.nan)
     strokes = agent_strokes(table["line"])
-    chart = curves(name, about, table, x="step", y=label, strokes=strokes, facet=facet, line="agent")
-    return replace(chart, options=_OPTIONS)
+    chart = curves(
+        area or "curves", "", table, x="step", y="", strokes=strokes, facet="metric", line="agent", shares_y=False
+    )
+    return replace(chart, options=("smooth", "log_y"))
+
+
+def _rows(metrics: StepMetrics, name: str) -> Iterator[tuple[str, str, int, float]]:
+    for step, agents in metrics.items():
+        for agent, values in agents.items():
+            if name in values:
+                yield name, agent, step, values[name]

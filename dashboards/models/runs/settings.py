@@ -1,10 +1,9 @@
-"""A run's configuration as names and values, and its differences from another run's."""
+"""A run's configuration as names and values."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,7 @@ from flows.records.states import CONFIG_FILE
 from hacpo_core.config import flatten
 
 _log = logging.getLogger(__name__)
-ABSENT = "—"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A field with different values in two runs."""
-
-    name: str
-    here: str
-    there: str
 
 
 def read_field_values(root: Path) -> Mapping[str, str]:
@@ -41,10 +30,3 @@ def _text(value: Any) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[Setting]:
-    """Fields that differ, in the order of `here`, then of `there`; a dash stands for a field that one side lacks."""
-    names = list(dict.fromkeys([*here, *there]))
-    pairs = [Setting(name, here.get(name, ABSENT), there.get(name, ABSENT)) for name in names]
-    return [setting for setting in pairs if setting.here != setting.there]

@@ -13,11 +13,12 @@ from flows.grids.planner import GridConfig, GridEntry, GridPlan, ReportConfig
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.records.gridfile import GridCell
+from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent
 from flows.runs.experiment import RESULT_FILE
 from flows.service.experiment_state import ExperimentState
 from hacpo_core.config import EngineConfig, TeamConfig
 from hacpo_core.evaluation.metrics import estimates
-from hacpo_core.evaluation.results import EvaluationResult, result_phase
+from hacpo_core.evaluation.results import EvaluationResult, result_phase, results
 from hacpo_core.files import write_json
 from hacpo_core.records import PhaseCost
 from hacpo_core.store.steps import StepStore
@@ -68,6 +69,16 @@ def finished(
     for step in range(1, NUM_STEPS + 1):
         value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
+    ends = list(results(plan.root))
+    spent = {
+        step: Spent(int(step * metrics.get("tokens/sampled", 0)), 0.0, step * metrics.get("gpu/rollout_s", 0.0))
+        for step in range(NUM_STEPS + 1)
+    }
+    noted = [Evaluation(e.step, e.benchmark, e.agent, e.value, spent[e.step]) for e in ends]
+    write_json(
+        plan.root / PROGRESS_FILE,
+        asdict(Progress(pair.name, method, seed, NUM_STEPS, NUM_STEPS, 0.0, evaluations=noted)),
+    )
     cost = {"tokens_sampled": 1000, "tokens_trained": 400, "seconds": 36.0, "gpu_seconds": 0.0}
     table = [{"agent": agent, "seed": seed, **cost} for agent in agents]
     result: dict[str, Any] = {"id": plan.id, "table": table, "versions": dict(versions or {})}

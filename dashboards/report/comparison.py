@@ -1,0 +1,225 @@
+"""The methods on one pair of a grid: accuracy over seeds, tokens, and the paper's values, for the page and the report.
+
+All data come from the grid's record and the experiments' progress files.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from dashboards.report.cells import Variant
+from dashboards.report.compared import TOGETHER
+from dashboards.report.published import AVERAGE, BEFORE, PaperValues, paper_values_in
+from dashboards.report.statistics import Summary, summarize
+from flows.records.gridfile import GridCell, GridRecord
+from flows.records.progress import Evaluation, Spent
+from flows.records.states import ExperimentStatus
+
+StatusOf = Callable[[str], ExperimentStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A value over seeds, and the paper's value if there is one."""
+
+    summary: Summary | None
+    paper: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairTableLine:
+    """A row of the table: an agent (or all together) and a method. Costs are means over the seeds of complete runs."""
+
+    agent: str
+    variant: Variant
+    figures: tuple[Figure, ...]
+    num_seeds: int
+    num_planned: int
+    tokens: float | None
+    gpu_hours: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairTable:
+    """Comparison of all methods on one pair of a grid."""
+
+    grid: str
+    pair: str
+    agents: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    benchmarks: tuple[str, ...]
+    columns: tuple[str, ...]
+    """benchmarks, and their average if there are several"""
+    lines: tuple[PairTableLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A point of a training curve, mean over seeds; `half_width` is of the 95 % interval, nan with one seed."""
+
+    step: int
+    tokens: float
+    value: float
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEvaluations:
+    """An agent's evaluations for one method and seed; `last` is the final step of a complete run, else None."""
+
+    evaluations: tuple[Evaluation, ...]
+    last: int | None
+
+    @classmethod
+    def of(cls, cell: GridCell, status: ExperimentStatus) -> AgentEvaluations:
+        """An agent's evaluations in the experiment of a cell."""
+        if status.progress is None:
+            return cls((), None)
+        evaluations = tuple(e for e in status.progress.evaluations if e.agent == cell.agent)
+        return cls(evaluations, status.progress.num_steps if status.state == "done" else None)
+
+    def at(self, step: int | None) -> dict[str, Evaluation]:
+        """The evaluations after a step, by benchmark."""
+        return {evaluation.benchmark: evaluation for evaluation in self.evaluations if evaluation.step == step}
+
+    def value(self, step: int | None, benchmarks: Iterable[str]) -> float:
+        """Mean over benchmarks after a step; nan if one is missing or there are none."""
+        ends, names = self.at(step), list(benchmarks)
+        values = [ends[name].value if name in ends else math.nan for name in names]
+        return statistics.fmean(values) if values else math.nan
+
+    def spent(self, step: int | None) -> Spent | None:
+        """The cost up to a step after which it was evaluated."""
+        return next((evaluation.spent for evaluation in self.at(step).values()), None)
+
+
+_Team = list[AgentEvaluations]
+
+
+class Comparer:
+    """Compares the methods on one pair of a grid.
+
+    Attributes:
+        benchmarks: those that are given; default: those of the grid that were evaluated; all that were, if it names
+            none of them.
+        others: evaluated benchmarks that are not compared.
+    """
+
+    def __init__(
+        self, record: GridRecord, pair: str, status_of: StatusOf, benchmarks: Sequence[str] | None = None
+    ) -> None:
+        self._record, self._pair = record, pair
+        cells = [cell for cell in record.cells if cell.pair == pair]
+        self.agents = tuple(dict.fromkeys(cell.agent for cell in cells))
+        self._runs: dict[Variant, dict[int, dict[str, AgentEvaluations]]] = {}
+        for cell in sorted(cells, key=lambda cell: cell.seed):
+            by_seed = self._runs.setdefault(Variant(cell.method, cell.label), {})
+            by_seed.setdefault(cell.seed, {})[cell.agent] = AgentEvaluations.of(cell, status_of(cell.experiment))
+        self.variants = tuple(dict.fromkeys(Variant(cell.method, cell.label) for cell in cells))
+        steps: dict[str, set[int]] = {}
+        for _, _, team in self._teams(self.variants):
+            for evaluation in (e for run in team for e in run.evaluations):
+                steps.setdefault(evaluation.benchmark, set()).add(evaluation.step)
+        named = tuple(name for name in record.benchmarks if name in steps) or tuple(steps)
+        self.benchmarks = named if benchmarks is None else tuple(benchmarks)
+        self.others = tuple(name for name in steps if name not in self.benchmarks)
+        names = [*(name for name in self.benchmarks if name in steps), *self.others]
+        self.default_benchmark = max(names, key=lambda name: len(steps[name]), default="")
+        """the benchmark that was evaluated at the most steps, so that curves have points; the first of equals"""
+
+    def _teams(
+        self, variants: Sequence[Variant], agents: Sequence[str] = (), *, is_complete: bool = False
+    ) -> Iterator[tuple[Variant, int, _Team]]:
+        """Method, seed and evaluations of these agents (default: those that there are), of seeds that have them all."""
+        for variant in variants:
+            for seed, by_agent in self._runs.get(variant, {}).items():
+                team = [by_agent[agent] for agent in agents or by_agent if agent in by_agent]
+                if len(team) >= len(agents) and not (is_complete and any(run.last is None for run in team)):
+                    yield variant, seed, team
+
+    @cached_property
+    def comparison(self) -> PairTable:
+        """The table: each agent before training and for every method, then all agents together."""
+        paper_values = paper_values_in(self._record.table)
+        columns = (*self.benchmarks, *([AVERAGE] if len(self.benchmarks) > 1 else []))
+        groups = [(agent,) for agent in self.agents] + ([self.agents] if len(self.agents) > 1 else [])
+        lines = [
+            self._line(variant, agents, columns, paper_values)
+            for agents in groups
+            for variant in (Variant(BEFORE), *self.variants)
+        ]
+        planned_lines = tuple(line for line in lines if line.num_planned)
+        return PairTable(
+            self._record.name, self._pair, self.agents, self.variants, self.benchmarks, columns, planned_lines
+        )
+
+    def _line(
+        self, variant: Variant, agents: tuple[str, ...], columns: Sequence[str], paper_values: PaperValues
+    ) -> PairTableLine:
+        name = agents[0] if len(agents) == 1 else TOGETHER
+        is_before = variant.method == BEFORE
+        variants = self.variants if is_before else (variant,)
+        teams = [team for *_, team in self._teams(variants, agents, is_complete=not is_before)]
+        figures = []
+        for column in columns:
+            benchmarks = self.benchmarks if column == AVERAGE else (column,)
+            values = [
+                statistics.fmean(run.value(0 if is_before else run.last, benchmarks) for run in team) for team in teams
+            ]
+            values = [value for value in values if not math.isnan(value)]
+            if is_before and values:  # the same initial model in all runs, so there is no variation over seeds
+                values = [statistics.fmean(values)]
+            paper = None if variant.label else paper_values.get((self._pair, name, variant.method, column))
+            figures.append(Figure(summarize(values) if values else None, paper))
+        spent = [[run.spent(run.last) for run in team] for team in teams if not is_before]
+        costs = [Spent.sum(part for part in parts if part) for parts in spent if None not in parts]
+        return PairTableLine(
+            agent=name,
+            variant=variant,
+            figures=tuple(figures),
+            num_seeds=len(teams),
+            num_planned=sum(1 for _ in self._teams(variants, agents)),
+            tokens=statistics.fmean(cost.tokens for cost in costs) if costs else None,
+            gpu_hours=statistics.fmean(cost.gpu_s / 3600 for cost in costs) if costs else None,
+        )
+
+    def paths(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> dict[int, list[CurvePoint]]:
+        """Points of every seed, for those that `curve` averages: the complete ones, or else all that have started."""
+        complete = list(self._teams([variant], agents, is_complete=True))
+        return {
+            seed: list(_path(team, benchmarks)) for _, seed, team in complete or list(self._teams([variant], agents))
+        }
+
+    def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> list[CurvePoint]:
+        """Training curve: mean accuracy over agents against their summed tokens.
+
+        The steps are those that all seeds of `paths` have evaluated. Every point is thus a mean over the same seeds.
+        """
+        paths = [{p.step: p for p in path} for path in self.paths(variant, agents, benchmarks).values() if path]
+        points = []
+        for step in sorted(set.intersection(*map(set, paths))) if paths else []:
+            summary = summarize([path[step].value for path in paths])
+            tokens = statistics.fmean(path[step].tokens for path in paths)
+            points.append(CurvePoint(step, tokens, summary.mean, summary.half_width))
+        return points
+
+
+def _path(team: _Team, benchmarks: Sequence[str]) -> Iterator[CurvePoint]:
+    """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
+    for step in sorted({evaluation.step for evaluation in team[0].evaluations}):
+        value = statistics.fmean(run.value(step, benchmarks) for run in team)
+        if not math.isnan(value):
+            tokens = sum(cost.tokens for run in team if (cost := run.spent(step)))
+            yield CurvePoint(step, tokens, value, math.nan)
+
+
+def paper_values_of(table: PairTable, agent: str, column: str) -> Mapping[Variant, float]:
+    """The paper's values of an agent in one column, by method; without a value it has none."""
+    if column not in table.columns:
+        return {}
+    figures = {line.variant: line.figures[table.columns.index(column)] for line in table.lines if line.agent == agent}
+    return {variant: figure.paper for variant, figure in figures.items() if figure.paper is not None}

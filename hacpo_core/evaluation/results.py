@@ -12,6 +12,7 @@ from typing import Any
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after
+from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import MetricEstimate
 from hacpo_core.phases.health import Finding, Health
 from hacpo_core.records import PhaseCost
@@ -102,6 +103,11 @@ def results(root: Path) -> Iterator[EvaluationResult]:
     """
     store = StepStore(root)
     for step, phase in _evaluations(store):
+        if not store.is_intact(step, phase):
+            raise StoreError(
+                f"{store.folder(step) / f'{phase}.json'} is missing or was altered after it was committed; restore it, "
+                f"or evaluate again with `hacpo evaluate {root.name} --step {step}`"
+            )
         yield read_result(store, step, phase)
 
 

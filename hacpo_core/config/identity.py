@@ -8,7 +8,7 @@ from typing import Any
 from hacpo_core.config.fields import fields_of
 from hacpo_core.config.schema import ExperimentConfig, digest_of
 
-ALGORITHM_VERSION = 5
+ALGORITHM_VERSION = 6
 """part of every id; raised whenever the same fields give different results (docs/decisions.md#experiment-id)"""
 
 

@@ -1,7 +1,7 @@
 """Ten steps of some shipped methods on very small agents, and the weights that come out of them.
 
 A case is a method, a preset, a number of agents, a learner and a placement. `digests` trains one and gives the digest
-of each agent's weights after each step. `fixture.json` holds those of version 4 of the algorithm, of local agents,
+of each agent's weights after each step. `fixture.json` holds those of version 6 of the algorithm, of local agents,
 which are those of Ray's actors too: the same configurations must give the same numbers. Other processors add up in
 another order and have other digests.
 

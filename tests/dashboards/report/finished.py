@@ -69,12 +69,11 @@ def finished(
     for step in range(1, NUM_STEPS + 1):
         value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
-    ends = list(results(plan.root))
-    spent = {
-        step: Spent(int(step * metrics.get("tokens/sampled", 0)), 0.0, step * metrics.get("gpu/rollout_s", 0.0))
-        for step in range(NUM_STEPS + 1)
-    }
-    noted = [Evaluation(e.step, e.benchmark, e.agent, e.value, spent[e.step]) for e in ends]
+    tokens, gpu_s = metrics.get("tokens/sampled", 0), metrics.get("gpu/rollout_s", 0.0)
+    noted = [
+        Evaluation(e.step, e.benchmark, e.agent, e.value, Spent(int(e.step * tokens), 0.0, e.step * gpu_s))
+        for e in results(plan.root)
+    ]
     write_json(
         plan.root / PROGRESS_FILE,
         asdict(Progress(pair.name, method, seed, NUM_STEPS, NUM_STEPS, 0.0, evaluations=noted)),

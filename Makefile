@@ -100,7 +100,7 @@ test-vllm:
 	@bash tests/vllm/install.sh
 	@.venv-vllm/bin/python -m pytest --durations=5 tests/engines/vllm tests/flows/doctor/test_doctor.py
 
-# Some of these tests for .ci/run, at most 15 minutes including installation; skipped if installation fails.
+# Some of these tests for .ci/run, at most 18 minutes including installation; skipped if installation fails.
 test-vllm-short:
 	@bash tests/vllm/short.sh
 

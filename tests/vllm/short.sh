@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A few of vLLM's real tests, so that they are run before every change lands: agreement with the learner, hand-overs and
-# their check, one training. At most 15 minutes: 9 for the installation, which is skipped where there is no package
-# index, and 6 for the tests, which have to pass.
+# their check, one training. At most 18 minutes: 9 for the installation, which is skipped where there is no package
+# index, and 9 for the tests, which have to pass.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -29,4 +29,4 @@ tests=(
     test_hand_over_of_wrong_weights_stops_the_run
 )
 cd "$root"
-timeout --kill-after=10 360 .venv-vllm/bin/python -m pytest "${tests[@]/#/tests/engines/vllm/test_vllm_sampler.py::}"
+timeout --kill-after=10 540 .venv-vllm/bin/python -m pytest "${tests[@]/#/tests/engines/vllm/test_vllm_sampler.py::}"

@@ -3,6 +3,7 @@
 "use strict";
 (() => {
   const states = new Map();
+  const isFolded = (figure) => Boolean(figure.closest("details:not([open])")); // such content may have a width
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function config() {
@@ -48,7 +49,7 @@
 
   async function embed(figure) {
     const state = states.get(figure), place = figure.querySelector(".chart-place");
-    if (!state?.spec || !place.clientWidth) return;
+    if (!state?.spec || isFolded(figure) || !place.clientWidth) return;
     const options = {
       mode: "vega-lite", renderer: "svg", actions: false, ast: true, expr: vegaInterpreter.expressionInterpreter,
       logLevel: vega.Error, defaultStyle: false, tooltip: { disableDefaultStyle: true }, config: config(),
@@ -103,7 +104,7 @@
   async function poll(figure) {
     const state = states.get(figure);
     if (!figure.isConnected) { state.embedded?.finalize(); states.delete(figure); return; }
-    if (figure.querySelector(".chart-place").clientWidth) await refresh(figure);  // a folded one is read once it opens
+    if (!isFolded(figure)) await refresh(figure); // a folded one is read once it opens
     if (Number(figure.dataset.every)) setTimeout(() => poll(figure), 1000 * Number(figure.dataset.every));
   }
 

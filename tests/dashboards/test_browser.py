@@ -172,7 +172,7 @@ def test_running_run_draws_new_steps_and_folded_metrics_once_they_open(tab: Any,
     name = write_run(runs_dir, step=12, state="missing", with_steps=True)
     open_page(tab, f"{served}/run/{name}")
     wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 1)
-    assert tab.locator("#curves svg.marks").inner_text().count("reward/mean") == 1
+    assert (tab.locator("#curves svg.marks").text_content() or "").count("reward/mean") == 1
     tab.locator("details.area summary", has_text="update").click()
     wait_until(lambda: tab.locator("figure.chart[data-drawn]").count() == 2)
     chart = tab.locator("#curves")

@@ -105,9 +105,9 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         rows = [row.inner_text().split("\t") for row in results.locator("tbody tr").all()]
         trained = {row[0]: row for row in rows if "HACPO" in row[1].upper()}
         assert {"qwen", "llama"} <= set(trained)
-        assert all(0 <= float(row[2]) <= 1 and row[-3] == "1 of 1" for row in trained.values())
+        assert all(0 <= float(row[2]) <= 1 and row[-2] == "1 of 1" for row in trained.values())
         tab.wait_for_load_state("networkidle")
-        assert tab.locator("figure.chart svg.marks").count() >= 2
+        assert tab.locator("figure.chart svg.marks").count() >= 1
         tab.screenshot(path=str(screenshots(tmp_path) / "live-compare.png"), full_page=True)
 
         tab.goto(f"{url}/samples/{planned.id}")

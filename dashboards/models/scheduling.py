@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flows.service.experiment_state import WAITING, ScheduledRun
 from flows.service.prefect_server import PrefectServer, find_server
-from flows.service.schedule import RefusedError, Schedule, WorkerRecord
+from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import HacpoError
 
 _log = logging.getLogger(__name__)
@@ -31,16 +31,15 @@ NO_WORKER = "No worker is online; queued experiments start once `hacpo worker` r
 
 @dataclass(frozen=True, slots=True)
 class ScheduleView:
-    """Last known state of the schedule; `notice` is a message for the page, "" if there is no problem."""
+    """Last known state of the schedule.
+
+    `num_slots` is the number of experiments that the worker trains at a time, 0 without a worker; `notice` is a
+    message for the page, "" if there is no problem.
+    """
 
     runs: Mapping[str, ScheduledRun] = field(default_factory=dict)
-    workers: Sequence[WorkerRecord] = ()
+    num_slots: int = 0
     notice: str = ""
-
-    @property
-    def num_slots(self) -> int:
-        """Number of experiments that the online workers can train at a time."""
-        return sum(worker.num_slots for worker in self.workers)
 
 
 class Scheduling:
@@ -96,9 +95,9 @@ class Scheduling:
             if schedule is None:
                 return ScheduleView(notice=NO_SERVER)
             runs = schedule.runs()
-            workers = schedule.workers()
-            is_stuck = not workers and any(run.state in WAITING for run in runs.values())
-            return ScheduleView(runs, workers, NO_WORKER if is_stuck else "")
+            num_slots = schedule.num_slots()
+            is_stuck = not num_slots and any(run.state in WAITING for run in runs.values())
+            return ScheduleView(runs, num_slots, NO_WORKER if is_stuck else "")
         except HacpoError as error:
             _log.info("the schedule could not be queried: %s: %s", type(error).__name__, error)
             return ScheduleView(

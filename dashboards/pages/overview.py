@@ -55,7 +55,6 @@ def _context(site: Site) -> dict[str, Any]:
     context: dict[str, Any] = {
         "cards": cards,
         "num_others": num_others,
-        "num_workers": len(schedule.workers),
         "num_slots": schedule.num_slots,
         "notice": schedule.notice,
     }

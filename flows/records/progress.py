@@ -45,17 +45,13 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """An agent's score on a benchmark after a step, and the cost of its training up to then.
-
-    `error` is the score's standard error over problems; None if it is unknown.
-    """
+    """An agent's score on a benchmark after a step, and the cost of its training up to then."""
 
     step: int
     benchmark: str
     agent: str
     value: float
     spent: Spent
-    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -94,10 +93,7 @@ class ProgressRecorder:
 
     def _note(self, result: EvaluationResult) -> None:
         key = (result.step, result.benchmark, result.agent)
-        error = result.headline_estimate.standard_error
-        self._evaluations[key] = Evaluation(
-            *key, result.value, self._spent[result.agent], None if math.isnan(error) else error
-        )
+        self._evaluations[key] = Evaluation(*key, result.value, self._spent[result.agent])
         self._tell(self._health.add(result.step, health_values(result, self._config)))
 
     def _write(self) -> Progress:

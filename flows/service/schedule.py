@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +36,6 @@ _MAX_PAGES = 5
 
 class RefusedError(HacpoError):
     """A request that is impossible in the run's state; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """A `hacpo worker`, by its host."""
-
-    name: str
-    num_slots: int
 
 
 class Schedule:
@@ -82,10 +72,9 @@ class Schedule:
         pages = flow_run_pages(self.client, {"tags": {"all_": [self.tag]}})
         return [run for page in itertools.islice(pages, _MAX_PAGES) for run in page]
 
-    def workers(self) -> Sequence[WorkerRecord]:
-        """The worker of this folder, if there is one."""
-        num_slots = slots_here(self._runs_dir)
-        return [] if num_slots is None else [WorkerRecord(socket.gethostname(), num_slots)]
+    def num_slots(self) -> int:
+        """Experiments that the worker of this folder trains at a time; 0: there is no worker."""
+        return slots_here(self._runs_dir) or 0
 
     def start(self, experiment: str, priority: str = "normal") -> ScheduledRun:
         """Submit a planned experiment, or resubmit it; training continues from its last committed phase.

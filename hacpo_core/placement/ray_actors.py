@@ -1,4 +1,4 @@
-"""Agents in their own processes, placed by Ray. Only this file imports Ray.
+"""Agents in their own processes, placed by Ray.
 
     phase ─▶ RemoteAgent ─▶ actor of rank 0   ┐ sample: each rank its share of the problems
              (this process)  actor of rank 1   ├ score, update: all ranks, the same rows
@@ -21,13 +21,13 @@ from typing import Any
 
 from hacpo_core.columns import Ragged
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.counts import num_gpus, num_processes, num_ranks
+from hacpo_core.config.counts import num_gpus, num_ranks
 from hacpo_core.config.engine import START_LIMIT_S
-from hacpo_core.config.threads import num_threads, usable_cores
+from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.models.folders import find_model, is_gguf
 from hacpo_core.engines.ranks import join_ranks
-from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError, first_line
+from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError
 from hacpo_core.methods.base import State
 from hacpo_core.methods.objective import Objective
 from hacpo_core.methods.plan import SampleSpec
@@ -43,14 +43,13 @@ try:
     from ray.exceptions import RayError, RayTaskError
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    from hacpo_core.placement.ray_cluster import start_ray
 except ImportError as error:
     raise EngineError(
         f"placement.kind: ray cannot be imported ({error}); pip install 'hacpo[ray]', or set placement.kind=local"
     ) from error
 
-_START_ERRORS = (OSError, RuntimeError, ValueError)
-_PASSED_ON = ("HF_", "NCCL_", "VLLM_")
-"""beginnings of the names of variables that agents on other machines get, too"""
 ONE_MACHINE_LIMIT_S = 30.0
 """how long to wait for a machine with room for all ranks of an agent, before several are taken"""
 CAUSE_LIMIT_S = 10.0
@@ -358,59 +357,5 @@ class RayPlacement(Placement):
 def place_process(arguments: tuple[Any, ...], *, group: Any, title: str, num_cpus: float, num_gpus: float) -> Any:
     """Start one rank of an agent with Ray, in the placement group's bundle with the index of the rank."""
     place = PlacementGroupSchedulingStrategy(group, arguments[-2])
-    variables = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
-    actor = ray.remote(Rank).options(
-        name=title,
-        num_cpus=num_cpus,
-        num_gpus=num_gpus,
-        scheduling_strategy=place,
-        runtime_env={"env_vars": variables} if variables else None,
-    )
+    actor = ray.remote(Rank).options(name=title, num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy=place)
     return actor.remote(*arguments)
-
-
-def start_ray(config: ExperimentConfig, **options: Any) -> None:
-    """Join the configured cluster, or start one here, with additional options for `ray.init`.
-
-    Raises:
-        EngineError: see `RayPlacement`.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 would give agents the lowest priority
-    address = config.placement.ray.address
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address is None:
-        # By default, Ray starts a process per CPU of the machine, as would the Ray of every other run here.
-        num_cpus_needed = num_processes(config) * num_threads(config)
-        options.setdefault("num_cpus", min(num_cpus_needed, usable_cores()))
-        try:
-            ray.init(address="local", include_dashboard=False, **common, **options)
-        except _START_ERRORS as error:
-            message = f"placement.kind: Ray does not start here: {first_line(error)}"
-            raise EngineError(f"{message}; test it with `hacpo doctor`, or set placement.kind=local") from error
-        return
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS") or _noted_address()
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise EngineError(f"placement.ray.address: got {address!r}, expected host:port or auto")
-    try:  # Ray itself would try for minutes to reach a machine that does not answer
-        socket.create_connection((host, int(port)), timeout=10.0).close()
-        ray.init(address=address, **common)
-    except _START_ERRORS as error:
-        raise EngineError(
-            f"placement.ray.address: cannot join the cluster at {address} ({first_line(error)}); start it with "
-            "`ray start --head`, or leave placement.ray.address out"
-        ) from error
-
-
-def _noted_address() -> str:
-    """The cluster that `ray start` recorded here. Ray's own `auto` would also find a Ray that another run started."""
-    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    try:
-        return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise EngineError(
-            "placement.ray.address: got auto, but this machine is in no cluster; start it with `ray start --head`"
-        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,25 +13,25 @@ from fastapi.testclient import TestClient
 from dashboards.app import create_app
 from dashboards.security import CSRF_HEADER, Access
 from flows.service.experiment_state import ScheduledRun
-from flows.service.schedule import RefusedError, WorkerRecord
+from flows.service.schedule import RefusedError
 
 ORIGIN = "http://127.0.0.1"
 
 
 @dataclass
 class RememberingSchedule:
-    """Runs and workers that a test names; actions are noted, or refused with the reason that the test gives."""
+    """Runs and slots that a test names; actions are noted, or refused with the reason that the test gives."""
 
     known: dict[str, ScheduledRun] = field(default_factory=dict)
-    alive: list[WorkerRecord] = field(default_factory=lambda: [WorkerRecord("here (2 at a time)", 2)])
+    slots: int = 2
     asked: list[tuple[str, ...]] = field(default_factory=list)
     refusals: Mapping[str, str] = field(default_factory=dict)
 
     def runs(self) -> Mapping[str, ScheduledRun]:
         return dict(self.known)
 
-    def workers(self) -> Sequence[WorkerRecord]:
-        return self.alive
+    def num_slots(self) -> int:
+        return self.slots
 
     def _note(self, *asked: str) -> None:
         if asked[1] in self.refusals:

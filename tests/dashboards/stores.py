@@ -106,7 +106,7 @@ def evaluations(
 ) -> list[Evaluation]:
     """On benchmark "dev", from 0.5 before training to `last` (the second agent 0.1 below) at step 40."""
     return [
-        Evaluation(at, "dev", k, 0.5 + (last - 0.1 * n - 0.5) * at / 40, Spent(1000 * at, 1.2 * at, gpu_s * at), 0.03)
+        Evaluation(at, "dev", k, 0.5 + (last - 0.1 * n - 0.5) * at / 40, Spent(1000 * at, 1.2 * at, gpu_s * at))
         for at in range(0, step + 1, every)
         for n, k in enumerate(agents)
     ]

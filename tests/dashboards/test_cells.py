@@ -16,7 +16,6 @@ from flows.records.failures import Failure
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluation, Spent
 from flows.records.states import ExperimentStatus
-from flows.service.schedule import WorkerRecord
 from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
 
 
@@ -55,7 +54,7 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
     grid_cells = [GridCell("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate(names)]
     record, runs = GridRecord("g", "G", "plain", [], grid_cells), Runs(runs_dir)
     assert build_matrix(record, runs.status, ScheduleView()).totals.seconds_left == pytest.approx(72 + 96)
-    two = ScheduleView(workers=[WorkerRecord("a", 2)])
+    two = ScheduleView(num_slots=2)
     assert build_matrix(record, runs.status, two).totals.seconds_left == pytest.approx(96)
 
 

@@ -44,7 +44,7 @@ def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]], migrated: Cal
         with only_one(home_of(runs_dir) / RECONCILER_LOCK), path.open("ab") as log:
             worker = psutil.Popen(words, stdout=log, stderr=log)
             try:
-                wait_until(schedule.workers, limit_s=LIMIT_S)
+                wait_until(schedule.num_slots, limit_s=LIMIT_S)
                 yield path
             finally:
                 end_family(worker)

@@ -133,7 +133,7 @@ def test_notice_where_experiments_wait_and_no_worker_is_alive(
     write_run(runs_dir)
     assert "hacpo worker" not in page.get("/").text
     page.app.state.site.scheduling.close()  # type: ignore[attr-defined]
-    schedule.alive = []
+    schedule.slots = 0
     for state, is_stuck in (("Completed", False), ("Scheduled", True)):
         schedule.known["a"] = scheduled("a", state)
         other = TestClient(create_app(runs_dir, connect=lambda: schedule), base_url=ORIGIN)  # type: ignore[arg-type, return-value]

@@ -17,7 +17,7 @@ def hang_with_a_child() -> None:
 def hang_in_ray() -> None:
     """As above, with a Ray that has been started."""
     from hacpo_core.config import ExperimentConfig
-    from hacpo_core.placement import ray_actors
+    from hacpo_core.placement import ray_cluster
 
-    ray_actors.start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
+    ray_cluster.start_ray(ExperimentConfig(), num_cpus=1, object_store_memory=80 * 2**20)
     hang_with_a_child()

@@ -21,7 +21,7 @@ from tests.placement.ray.conftest import RAY
 
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
 
-from hacpo_core.placement import ray_actors
+from hacpo_core.placement import ray_actors, ray_cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -138,7 +138,7 @@ def test_ray_that_does_not_start_here_is_one_clear_error(
     def init(**options: Any) -> None:
         raise RuntimeError("no room in /dev/shm\nand more")
 
-    monkeypatch.setattr(ray_actors.ray, "init", init)
+    monkeypatch.setattr(ray_cluster.ray, "init", init)
     with pytest.raises(
         EngineError, match=r"placement.kind: Ray does not start here: no room in /dev/shm; test it with `hacpo doc"
     ):
@@ -148,8 +148,8 @@ def test_ray_that_does_not_start_here_is_one_clear_error(
 def test_ray_is_given_the_processors_that_the_agents_ask_for_and_not_the_machines(
     small_plan: Callable[..., Plan], asked_of_ray: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_actors, "usable_cores", lambda: 64)
+    monkeypatch.setattr(ray_cluster, "usable_cores", lambda: 64)
     for words, expected in (((), 2), (("placement.colocated=true",), 1), (("engine.num_threads=40",), 64)):
         with pytest.raises(EngineError, match="enough"):
-            ray_actors.start_ray(small_plan("hacpo", *RAY, *words).config)
+            ray_cluster.start_ray(small_plan("hacpo", *RAY, *words).config)
         assert asked_of_ray["num_cpus"] == expected, words

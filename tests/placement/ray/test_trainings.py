@@ -27,7 +27,7 @@ from tests.placement.ray.conftest import RAY
 pytest.importorskip("ray", reason="the ray extra is not installed: pip install 'hacpo[ray]'")
 import ray
 
-from hacpo_core.placement import ray_actors
+from hacpo_core.placement import ray_actors, ray_cluster
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -193,7 +193,7 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
         return inner(arguments, title=title, **options)
 
     monkeypatch.setattr(ray_actors, "place_process", noting)
-    monkeypatch.setattr(ray_actors, "usable_cores", lambda: 3)  # Ray is told of a third processor
+    monkeypatch.setattr(ray_cluster, "usable_cores", lambda: 3)  # Ray is told of a third processor
     shared = ("placement.num_ranks=auto", "placement.total_ranks=3")
     planned = small_plan("hacpo", *words, *RAY, *shared)
     found = finish(planned)

@@ -82,7 +82,7 @@ def test_actors_killed_in_mid_phase_are_replaced_and_the_run_ends_in_the_same_bi
     planned = small_plan("hacpo", *RAY)
     monkeypatch.setattr(ray_actors, "Rank", DyingRank)
     orders = {agent: orders_of(planned.config.runtime.runs_dir, agent) for agent in ("qwen", "llama")}
-    orders["qwen"].write_text("logprobs 2\noptimizer_step 6", encoding="utf-8")
+    orders["qwen"].write_text("passes 2\noptimizer_step 6", encoding="utf-8")
     orders["llama"].write_text("write_tensors 1\nprefill 2", encoding="utf-8")
     assert finish(planned) == expected
     assert not any(path.exists() for path in orders.values()), "all of them died"
@@ -238,11 +238,10 @@ def test_machine_that_dies_is_replaced_by_another_one_of_the_cluster(
         operator = threading.Thread(target=lose_first_machine, daemon=True)
         inner = ray_actors.RayPlacement.open
 
-        def open_and_join_second(placement: ray_actors.RayPlacement) -> Any:
-            checkpoint = inner(placement)  # on the first machine: there was no other
+        def open_and_join_second(placement: ray_actors.RayPlacement, checkpoint: Any = None) -> None:
+            inner(placement, checkpoint)  # on the first machine: there was no other
             cluster.add_node(num_cpus=2)
             operator.start()
-            return checkpoint
 
         monkeypatch.setattr(ray_actors.RayPlacement, "open", open_and_join_second)
         assert finish(planned) == expected

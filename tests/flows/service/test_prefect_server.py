@@ -113,7 +113,7 @@ def test_worker_brings_a_killed_server_back_and_goes_on_with_it(is_port_taken: b
     before = ensure_server(runs_dir)
     schedule = Schedule(before, runs_dir)
     with quick_worker(runs_dir) as worker:
-        wait_until(schedule.workers, "no worker")
+        wait_until(schedule.num_slots, "no worker")
         killed = server_process(runs_dir)
         killed.kill()
         killed.wait(10)

@@ -24,56 +24,6 @@ SEARCHED = "search"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdicts:
-    """Verdicts of responses.
-
-    Attributes:
-        status: "correct", "wrong", "partial" or "unscored", see `Verdict`.
-        raw_reward_R: verified reward in [0, 1]; nan where unscored.
-        extracted: the answer found in the text, None if there was none.
-        seconds_R: duration of the verification.
-        reason: why a response is unscored, else "".
-        parts_RF: reward of each reward function; nan where unscored, None with one function.
-    """
-
-    status: tuple[str, ...]
-    raw_reward_R: NDArray[np.float64]
-    extracted: tuple[str | None, ...]
-    seconds_R: NDArray[np.float64]
-    reason: tuple[str, ...]
-    parts_RF: NDArray[np.float64] | None = None
-
-    def __post_init__(self) -> None:
-        """Make the arrays read-only, because several phases share them."""
-        for column in (self.raw_reward_R, self.seconds_R, self.parts_RF):
-            if column is not None:
-                column.setflags(write=False)
-
-    @classmethod
-    def of(cls, verdicts: Sequence[Verdict]) -> Verdicts:
-        """From one verdict per response."""
-        num_functions = max((len(v.parts) for v in verdicts), default=0)
-        parts = [v.parts or (math.nan,) * num_functions for v in verdicts]
-        return cls(
-            status=tuple(v.status for v in verdicts),
-            raw_reward_R=np.array([v.reward for v in verdicts], dtype=np.float64),  # None becomes nan
-            extracted=tuple(v.extracted for v in verdicts),
-            seconds_R=np.array([v.seconds for v in verdicts], dtype=np.float64),
-            reason=tuple(v.reason for v in verdicts),
-            parts_RF=np.array(parts, dtype=np.float64) if num_functions else None,
-        )
-
-    def __len__(self) -> int:
-        """Number of responses."""
-        return len(self.status)
-
-    @property
-    def is_scored_R(self) -> NDArray[np.bool_]:
-        """True where there is a reward."""
-        return ~np.isnan(self.raw_reward_R)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Responses:
     """One agent's responses of one step; the key of a response is (step, agent, problem, sample).
 
@@ -106,7 +56,7 @@ class Responses:
     text: tuple[str, ...]
     finish_reason: tuple[str, ...]
     num_sampled_R: NDArray[np.int64] | None = None
-    verdicts: Verdicts | None = None
+    verdicts: tuple[Verdict, ...] | None = None
 
     def __len__(self) -> int:
         """Number of responses."""
@@ -126,10 +76,20 @@ class Responses:
         """Position of each response by its key."""
         return {key: row for row, key in enumerate(self.row_keys())}
 
+    @property
+    def raw_reward_R(self) -> NDArray[np.float64]:
+        """Verified reward of each response, in [0, 1]; nan where unscored."""
+        assert self.verdicts is not None, "rewards exist after verification"
+        return np.array([verdict.reward for verdict in self.verdicts], dtype=np.float64)  # None becomes nan
+
+    @property
+    def is_scored_R(self) -> NDArray[np.bool_]:
+        """True where there is a reward."""
+        return ~np.isnan(self.raw_reward_R)
+
     def ordinary_rewards(self) -> Iterator[tuple[str, float]]:
         """Problem and raw reward of each scored response without a tag."""
-        assert self.verdicts is not None, "rewards exist after verification"
-        for problem_id, tag, reward in zip(self.problem_id, self.tag, self.verdicts.raw_reward_R.tolist(), strict=True):
+        for problem_id, tag, reward in zip(self.problem_id, self.tag, self.raw_reward_R.tolist(), strict=True):
             if tag == ORDINARY and not math.isnan(reward):
                 yield problem_id, reward
 
@@ -169,8 +129,6 @@ def _take_rows(column: Any, rows: Positions) -> Any:
         return tuple(column[row] for row in rows)
     if isinstance(column, Ragged):
         return column.take(rows)
-    if isinstance(column, Verdicts):
-        return replace(column, **{f.name: _take_rows(getattr(column, f.name), rows) for f in fields(column)})
     return column[np.asarray(rows, np.int64)] if isinstance(column, np.ndarray) else column
 
 
@@ -180,15 +138,20 @@ def _joined(columns: Sequence[Any]) -> Any:
         return tuple(value for column in columns for value in column)
     if isinstance(first, Ragged):
         return Ragged.joined(columns)
-    if isinstance(first, Verdicts):
-        columns = [column for column in columns if len(column)] or columns[:1]  # those of no response have no parts
-        first = columns[0]
-        parts = {f.name: _joined([getattr(column, f.name) for column in columns]) for f in fields(first)}
-        return Verdicts(**parts)
     return np.concatenate(columns) if isinstance(first, np.ndarray) else first
 
 
 # --- conversion to and from Arrow tables ---
+
+_VERDICT_COLUMNS = {
+    "status": ("status", pyarrow.string()),
+    "raw_reward": ("reward", pyarrow.float64()),
+    "extracted": ("extracted", pyarrow.string()),
+    "seconds": ("seconds", pyarrow.float64()),
+    "reason": ("reason", pyarrow.string()),
+    "parts": ("parts", pyarrow.list_(pyarrow.float64())),
+}
+"""attribute of `Verdict` and type of each column"""
 
 
 def as_arrow(responses: Responses) -> pyarrow.Table:
@@ -209,19 +172,12 @@ def as_arrow(responses: Responses) -> pyarrow.Table:
 
 def verdicts_as_arrow(responses: Responses) -> pyarrow.Table:
     """The verdicts, with the keys of their responses."""
-    verdicts = responses.verdicts
-    assert verdicts is not None, "verdicts exist after verification"
-    columns = _keys(responses) | {
-        "status": _strings(verdicts.status),
-        "raw_reward": pyarrow.array(verdicts.raw_reward_R, from_pandas=True),  # nan becomes null
-        "extracted": _strings(verdicts.extracted),
-        "seconds": verdicts.seconds_R,
-        "reason": _strings(verdicts.reason),
+    assert responses.verdicts is not None, "verdicts exist after verification"
+    columns = {
+        name: pyarrow.array([getattr(verdict, of) for verdict in responses.verdicts], kind)
+        for name, (of, kind) in _VERDICT_COLUMNS.items()
     }
-    if verdicts.parts_RF is not None:
-        num_rows, num_functions = verdicts.parts_RF.shape
-        columns["parts"] = as_lists(Ragged.from_lengths(verdicts.parts_RF.ravel(), [num_functions] * num_rows))
-    return pyarrow.table(columns)
+    return pyarrow.table(_keys(responses) | columns)
 
 
 def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
@@ -242,16 +198,11 @@ def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
     )
 
 
-def verdicts_from_arrow(table: pyarrow.Table) -> Verdicts:
+def verdicts_from_arrow(table: pyarrow.Table) -> tuple[Verdict, ...]:
     """Verdicts from a table of `verdicts_as_arrow`."""
-    return Verdicts(
-        status=tuple(table["status"].to_pylist()),
-        raw_reward_R=table["raw_reward"].to_numpy(),  # null becomes nan
-        extracted=tuple(table["extracted"].to_pylist()),
-        seconds_R=table["seconds"].to_numpy(),
-        reason=tuple(table["reason"].to_pylist()),
-        parts_RF=as_ragged(table["parts"]).value_N.reshape(len(table), -1) if "parts" in table.column_names else None,
-    )
+    columns = {of: table[name].to_pylist() for name, (of, _) in _VERDICT_COLUMNS.items()}
+    columns["parts"] = [tuple(rewards) for rewards in columns["parts"]]
+    return tuple(Verdict(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
 def _keys(responses: Responses) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hacpo_core.config.fields import setting
 from hacpo_core.methods.base import State
 from hacpo_core.methods.build import Builder, History
 from hacpo_core.methods.builders.shuffled import Shuffled
-from hacpo_core.methods.estimate import Advantages, Estimate, Estimator, ScoredStep
+from hacpo_core.methods.estimate import Estimate, Estimator, ScoredStep
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.objective import LossRows, Surrogate
 from hacpo_core.methods.objectives.sequence_clip import SequenceClip
@@ -27,8 +27,7 @@ from hacpo_core.responses import Responses
 
 def rewards(responses: Responses) -> Any:
     """Raw rewards, 0 where unscored."""
-    assert responses.verdicts is not None
-    return np.nan_to_num(responses.verdicts.raw_reward_R)
+    return np.nan_to_num(responses.raw_reward_R)
 
 
 def brevity(problems: Sequence[Problem], responses: Sequence[str]) -> list[float | None]:
@@ -62,9 +61,9 @@ class RunningMean(Estimator):
             reward_R = rewards(responses)
             mean = (1 - self.share) * before["mean"] + self.share * reward_R.mean(keepdims=True)
             means[agent] = {"mean": mean, "steps": before["steps"] + 1}
-            advantages[agent] = Advantages(reward_R - mean, np.ones(len(responses)))
+            advantages[agent] = reward_R - mean
         figures = {agent: {"running/mean": float(value["mean"][0])} for agent, value in means.items()}
-        return Estimate(dict.fromkeys(scored.responses, advantages), figures), means
+        return Estimate(dict.fromkeys(scored.responses, advantages), figures=figures), means
 
 
 class Weighted(Estimator):
@@ -73,11 +72,9 @@ class Weighted(Estimator):
     weight = 1.0
 
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
-        advantages = {
-            agent: Advantages(rewards(responses) + 0.5, np.full(len(responses), type(self).weight))
-            for agent, responses in scored.responses.items()
-        }
-        return Estimate(dict.fromkeys(scored.agents, advantages)), state
+        advantages = {agent: rewards(responses) + 0.5 for agent, responses in scored.responses.items()}
+        weights = {agent: np.full(len(column), type(self).weight) for agent, column in advantages.items()}
+        return Estimate(dict.fromkeys(scored.agents, advantages), dict.fromkeys(scored.agents, weights)), state
 
 
 @dataclass(frozen=True)

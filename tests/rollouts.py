@@ -9,7 +9,7 @@ import numpy as np
 
 from hacpo_core.columns import Ragged
 from hacpo_core.records import Verdict
-from hacpo_core.responses import ORDINARY, Responses, Verdicts
+from hacpo_core.responses import ORDINARY, Responses
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Rollout:
 
 def responses_of(rollouts: Sequence[Rollout], *, step: int = 1) -> Responses:
     """All of one agent, with verdicts."""
-    verdicts = [
+    verdicts = tuple(
         Verdict("unscored" if r.reward is None else "correct" if r.reward else "wrong", r.reward, None, 0.0)
         for r in rollouts
-    ]
+    )
     return Responses(
         step=step,
         agent=rollouts[0].agent if rollouts else "",
@@ -46,5 +46,5 @@ def responses_of(rollouts: Sequence[Rollout], *, step: int = 1) -> Responses:
         logprobs=Ragged.of([rollout.logprobs for rollout in rollouts], np.float32),
         text=tuple(rollout.text for rollout in rollouts),
         finish_reason=tuple(rollout.finish_reason for rollout in rollouts),
-        verdicts=Verdicts.of(verdicts),
+        verdicts=verdicts,
     )

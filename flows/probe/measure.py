@@ -33,7 +33,7 @@ from hacpo_core.methods.estimate import Estimate, ScoredStep
 from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.records import Problem
-from hacpo_core.responses import Responses, Verdicts
+from hacpo_core.responses import Responses
 from hacpo_core.seeds import generator
 from hacpo_core.stopwatch import Stopwatch
 
@@ -178,10 +178,10 @@ def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> 
     with Stopwatch() as verifying:
         by_id = {problem.id: problem for problem in problems}
         response_problems = [by_id[name] for name in responses.problem_id]
-        verdicts = Verdicts.of(experiment.rewards.judge(response_problems, responses.text, list(responses.row_keys())))
+        verdicts = experiment.rewards.judge(response_problems, responses.text, list(responses.row_keys()))
     num_tokens = len(responses.token_ids.value_N)
     return _Sampled(
-        responses=replace(responses, verdicts=verdicts),
+        responses=replace(responses, verdicts=tuple(verdicts)),
         difference_N=np.abs(responses.logprobs.value_N - learner_logprobs),
         sampled_per_s=num_tokens / sampling.cost().seconds,
         scored_per_s=num_tokens / scoring.cost().seconds,
@@ -205,14 +205,13 @@ def _estimate(experiment: Experiment, problems: Sequence[Problem], responses: Ma
 
 def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem], trained_tokens: float) -> AgentProbe:
     responses, config = sampled.responses, experiment.config
-    verdicts, tokens = responses.verdicts, experiment.placement.tokenizers[responses.agent]
-    assert verdicts is not None, "they were verified above"
-    reward_PG = verdicts.raw_reward_R.reshape(len(problems), -1)
+    tokens = experiment.placement.tokenizers[responses.agent]
+    reward_PG = responses.raw_reward_R.reshape(len(problems), -1)
     lengths = responses.token_ids.lengths
     is_cut = np.array([reason == "length" for reason in responses.finish_reason])
     signal_share, all_wrong_share, all_right_share = group_shares(reward_PG)
     has_form = all(":" not in name for name in config.reward.functions)
-    formless = [answer is None for answer, ok in zip(verdicts.extracted, verdicts.is_scored_R, strict=True) if ok]
+    formless = [verdict.extracted is None for verdict in responses.verdicts or () if verdict.reward is not None]
     prompt = str(tokens.tokenizer.decode(list(tokens.prompt_ids(problems[0]))))
     return AgentProbe(
         prompt=prompt,
@@ -226,7 +225,7 @@ def _agent(experiment: Experiment, sampled: _Sampled, problems: Sequence[Problem
         mean_length=float(lengths.mean()),
         ended_share=float(1 - is_cut.mean()),
         cut_share=float(is_cut.mean()),
-        unscored_share=float((~verdicts.is_scored_R).mean()),
+        unscored_share=float((~responses.is_scored_R).mean()),
         formless_share=float(np.mean(formless)) if has_form and formless else None,
         sampler_difference=float(sampled.difference_N.mean()),
         sampled_per_s=sampled.sampled_per_s,

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
 from hacpo_core.config.counts import num_minibatches
-from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
+from hacpo_core.data.batches import Minibatch, learner_minibatches
 from hacpo_core.engines.passes.first_ratios import log_ratios_by_agent, with_log_centers
 from hacpo_core.engines.passes.loss import loss_rows, padded
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.checks import checked_log_centers
 from hacpo_core.methods.estimate import Estimate
 from hacpo_core.methods.objective import Objective
-from hacpo_core.phases.agent_at import agent_at
+from hacpo_core.phases.agent_at import agent_at, row_reader
 from hacpo_core.responses import Responses
 
 STEP = 1
@@ -45,7 +45,7 @@ class PairProbe:
         last_share: the same under the bounds of the step's last update, with these ratios.
         half_floor: highest floor that half of the rows would pass below the same ceiling; None if no floor is that low.
         length_drift: mean relative change of the length by retokenisation.
-        num_truncated, num_empty: as in `hacpo_core.data.batches.BatchCounts`.
+        num_truncated, num_empty: as the metrics of these names.
         gradient_cosine: between the gradients of J_homo and J_hete on the learner's own rows and these (Theorem 4.3:
             positive); None if one of them is 0, or no rank has a whole gradient.
     """
@@ -71,28 +71,16 @@ def rows_of(
     sources: Sequence[str],
     responses: Mapping[str, Responses],
     estimate: Estimate,
-) -> tuple[Minibatch, BatchCounts]:
-    """The rows that a learner would train on of some agents' responses, built as in training, and their counts."""
-    tokens = experiment.placement.tokenizers
-    reader = RowReader(
-        learner=learner,
-        agents=experiment.agents,
-        step=STEP,
-        responses=lambda step, agent: responses[agent],
-        estimate=lambda step: estimate,
-        prompt_ids=lambda name: tokens[learner].prompt_ids(experiment.problem(name)),
-        retokenizers={
-            source: experiment.retokenizer(tokens[source], tokens[learner]) for source in sources if source != learner
-        },
-        eos_ids={agent: tokens[agent].eos_ids for agent in experiment.agents},
-        teacher_advantages=None,
-        drops_eos=experiment.config.retokenize.eos == "drop",
+) -> tuple[Minibatch, dict[str, float]]:
+    """The rows that a learner would train on of some agents' responses, built as in training, and metrics of that."""
+    reader = row_reader(
+        experiment, STEP, learner, responses=lambda _, agent: responses[agent], estimate=lambda _: estimate
     )
     keys = [key for source in sources for key in responses[source].row_keys()]
     limit = experiment.config.rollout.max_response_tokens
     objective = experiment.method.objective
-    (minibatch,), counts = learner_minibatches(reader, [keys], objective, max_response_tokens=limit)
-    return minibatch, counts
+    (minibatch,), figures = learner_minibatches(reader, [keys], objective, max_response_tokens=limit)
+    return minibatch, figures
 
 
 def pair_probe(
@@ -100,16 +88,16 @@ def pair_probe(
     learner: str,
     source: str,
     minibatch: Minibatch,
-    batch_counts: BatchCounts,
+    figures: Mapping[str, float],
     both: Minibatch,
     sampled: Responses,
 ) -> PairProbe:
     """The rows under the learner's initial weights and the method's bounds."""
     objective = experiment.method.objective
     counts: dict[str, Any] = {
-        "length_drift": batch_counts.length_drift_mean,
-        "num_truncated": batch_counts.num_truncated,
-        "num_empty": batch_counts.num_empty,
+        "length_drift": figures["text/length_drift"],
+        "num_truncated": figures["text/num_truncated"],
+        "num_empty": figures["text/num_empty"],
     }
     if not len(minibatch):
         nan = math.nan

@@ -143,24 +143,6 @@ class Minibatch:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCounts:
-    """Counts of what the construction of mini-batches did to the responses.
-
-    `num_unscored`, `num_empty` and `num_masked` count rows that were left out, own ones included; the last are those
-    that the objective masks (`mask_truncated`), None if it masks none. `num_truncated` counts
-    cross-agent responses that were cut at the learner's limit.
-    `length_drift_mean` is the mean of (learner tokens - source tokens) / source tokens over retokenised responses, 0 if
-    there are none.
-    """
-
-    num_unscored: int = 0
-    num_truncated: int = 0
-    num_empty: int = 0
-    length_drift_mean: float = 0.0
-    num_masked: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RowReader:
     """Sources of the data of a learner's rows.
 
@@ -199,8 +181,11 @@ class RowReader:
 
 def learner_minibatches(
     reader: RowReader, batches: Sequence[Sequence[RowKey]], objective: Objective, *, max_response_tokens: int
-) -> tuple[list[Minibatch], BatchCounts]:
-    """A learner's mini-batches, without unscored, empty and masked responses, and the counts of their construction.
+) -> tuple[list[Minibatch], dict[str, float]]:
+    """A learner's mini-batches, without unscored, empty and masked responses, and metrics of their construction.
+
+    The metrics `update/num_unscored`, `text/num_empty` and `update/masked_share` are of rows that were left out, own
+    ones included; the last is there if the objective masks rows.
 
     Args:
         reader: source of the rows' data.
@@ -220,9 +205,8 @@ def learner_minibatches(
     scored, masked, parts = set[RowKey](), set[RowKey](), list[Minibatch]()
     for (step, agent), keys in of_source.items():
         responses = reader.responses(step, agent)
-        assert responses.verdicts is not None, "training follows verification"
         rows = np.array(sorted(map(responses.positions().__getitem__, keys)), dtype=np.int64)
-        rows = rows[responses.verdicts.is_scored_R[rows]]
+        rows = rows[responses.is_scored_R[rows]]
         responses = responses if len(rows) == len(responses) else responses.take(rows)
         scored.update(responses.row_keys())
         lengths, converted = _lengths(reader, responses), None
@@ -239,14 +223,16 @@ def learner_minibatches(
     rows_of = [[place[key] for key in batch if key in place] for batch in batches]
     minibatches = [_weighed(table.take(rows), objective, limit) for rows in rows_of]
     num_scored, num_masked = (sum(key in part for key in all_keys) for part in (scored, masked))
-    counts = BatchCounts(
-        num_unscored=len(all_keys) - num_scored,
-        num_truncated=num_truncated,
-        num_empty=num_scored - num_masked - sum(map(len, minibatches)),
-        length_drift_mean=float(np.concatenate(drifts).mean()) if drifts else 0.0,
-        num_masked=None if objective.mask_truncated == "none" else num_masked,
-    )
-    return minibatches, counts
+    num_rows = sum(map(len, minibatches))
+    figures = {
+        "text/length_drift": float(np.concatenate(drifts).mean()) if drifts else 0.0,
+        "text/num_truncated": num_truncated,
+        "text/num_empty": num_scored - num_masked - num_rows,
+        "update/num_unscored": len(all_keys) - num_scored,
+    }
+    if objective.mask_truncated != "none":
+        figures["update/masked_share"] = num_masked / max(1, num_rows + num_masked)
+    return minibatches, figures
 
 
 def _lengths(reader: RowReader, responses: Responses) -> NDArray[np.int64]:
@@ -288,7 +274,7 @@ def _rows(
     teacher_advantages = Ragged.from_lengths(np.empty(0), zero_lengths)
     if is_own and reader.teacher_advantages is not None:
         teacher_advantages = reader.teacher_advantages(step).take(rows).cut(old_logprobs.lengths)
-    advantages = reader.estimate(step).advantages[reader.learner][agent]
+    estimate = reader.estimate(step)
     is_kept_R = (token_ids.lengths > 0) & (old_logprobs.lengths > 0)
     kept_rows = np.flatnonzero(is_kept_R)
     old_logprobs = old_logprobs.take(kept_rows)
@@ -297,8 +283,8 @@ def _rows(
         tokens=TokenRows.of([prompts[row] for row in kept_rows.tolist()], token_ids.take(kept_rows)),
         kind_B=np.full(len(kept_rows), reader.kind(step, agent), dtype=np.int64),
         source_B=np.full(len(kept_rows), reader.agents.index(agent), dtype=np.int64),
-        advantage_B=advantages.advantage_R[rows[kept_rows]],
-        weight_B=advantages.weight_R[rows[kept_rows]],
+        advantage_B=estimate.advantages[reader.learner][agent][rows[kept_rows]],
+        weight_B=estimate.weight_R(reader.learner, agent)[rows[kept_rows]],
         row_weight_B=np.zeros(len(kept_rows)),
         old_mean_logprob_B=old_logprobs.means(),
         old_logprobs=old_logprobs if is_own else old_logprobs.cut(zero_lengths[kept_rows]),

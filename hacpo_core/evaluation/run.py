@@ -36,7 +36,6 @@ from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.phases.runner import Handle, Phase, Runner
 from hacpo_core.phases.verify import check_scored
 from hacpo_core.records import AnswerStyle, PhaseCost, SamplingLimits
-from hacpo_core.responses import Verdicts
 
 SHARD_PROBLEMS = 256
 """problems whose responses are committed together"""
@@ -146,7 +145,7 @@ def evaluate_shard(
     with agent_at(experiment, agent, step) as (placed, watch):
         responses = placed.sample(specs, step=step, purpose="evaluate")
     golds, style = [spec.problem.gold for spec in specs], _style(experiment.config, benchmark)
-    verdicts = Verdicts.of(experiment.verifier.verify(responses.text, golds, style=style))
+    verdicts = experiment.verifier.verify(responses.text, golds, style=style)
     earlier_phases = [f"{shard_kind(benchmark.name, earlier_shard)}.{agent}" for earlier_shard in before]
     store = experiment.ledger.store
     num_before = sum(store.read_value(step, name, f"{name}.json")["num_unscored"] for name in earlier_phases)
@@ -165,10 +164,10 @@ def evaluate_shard(
         "text": responses.text,
         "num_tokens": responses.token_ids.lengths,
         "finish_reason": responses.finish_reason,
-        "status": verdicts.status,
-        "reward": pyarrow.array(verdicts.raw_reward_R, from_pandas=True),
-        "extracted": pyarrow.array(verdicts.extracted, type=pyarrow.string()),
-        "reason": verdicts.reason,
+        "status": [verdict.status for verdict in verdicts],
+        "reward": pyarrow.array([verdict.reward for verdict in verdicts], pyarrow.float64()),
+        "extracted": pyarrow.array([verdict.extracted for verdict in verdicts], pyarrow.string()),
+        "reason": [verdict.reason for verdict in verdicts],
     }
     cost = replace(watch.cost(), num_tokens=responses.num_tokens)
     value = {"digest": digest, "cost": asdict(cost), "num_unscored": num_unscored}

@@ -121,11 +121,11 @@ def checked_estimate(
             if missing:
                 raise MethodError(f"{owner}: advantages[{learner!r}] lacks {', '.join(sorted(missing))}; add them")
         for learner, by_source in estimate.advantages.items():
-            for source, rows in by_source.items():
-                for name in ("advantage_R", "weight_R"):
+            for source, advantage_R in by_source.items():
+                for name, column_R in (("advantages", advantage_R), ("weights", estimate.weight_R(learner, source))):
                     what = f"{owner}: {name} of {source} for {learner}"
-                    _check_column(getattr(rows, name), len(scored.responses[source]), what)
-                    getattr(rows, name).setflags(write=False)
+                    _check_column(column_R, len(scored.responses[source]), what)
+                    column_R.setflags(write=False)
         figures = {
             agent: _numbers(values, f"{owner}: figures of {agent}") for agent, values in estimate.figures.items()
         }

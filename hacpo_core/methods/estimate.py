@@ -43,21 +43,11 @@ class ScoredStep:
 
     def raw_reward_R(self, agent: str) -> NDArray[np.float64]:
         """Verified rewards, the basis of capabilities, means and standard deviations; nan where unscored."""
-        verdicts = self.responses[agent].verdicts
-        assert verdicts is not None, "a scored step is verified"
-        return verdicts.raw_reward_R
+        return self.responses[agent].raw_reward_R
 
     def reward_R(self, agent: str) -> NDArray[np.float64]:
         """Rewards that advantages are computed from: the shaped ones if the agent has any, else the raw ones."""
         return self.shaped_R[agent] if agent in self.shaped_R else self.raw_reward_R(agent)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Advantages:
-    """Advantages of one agent's responses for one learner, and weights that multiply them."""
-
-    advantage_R: NDArray[np.float64]
-    weight_R: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +55,22 @@ class Estimate:
     """Result of an estimator.
 
     Attributes:
-        advantages: advantages and weights by learner and source; 0 for unscored responses. A learner needs an entry for
+        advantages: advantage of each response, by learner and source; 0 where unscored. A learner needs an entry for
             itself and one for each agent whose rows its builder takes.
+        weights: factors of the advantages, by learner and source; 1 for those left out.
         figures: metrics to log, by agent and name.
         run_figures: metrics to log for the step as a whole.
     """
 
-    advantages: Mapping[str, Mapping[str, Advantages]]
+    advantages: Mapping[str, Mapping[str, NDArray[np.float64]]]
+    weights: Mapping[str, Mapping[str, NDArray[np.float64]]] = field(default_factory=dict)
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     run_figures: Mapping[str, float] = field(default_factory=dict)
+
+    def weight_R(self, learner: str, source: str) -> NDArray[np.float64]:
+        """Weights of one agent's responses for one learner."""
+        weight_R = self.weights.get(learner, {}).get(source)
+        return np.ones(len(self.advantages[learner][source])) if weight_R is None else weight_R
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,23 @@ Shapes: N token of one agent's responses.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hacpo_core.columns import Ragged
 from hacpo_core.config.replays import MAX_REPLAYED_STEPS, NEAR_SHARE, expected_distance
-from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
+from hacpo_core.data.batches import Minibatch, RowReader, learner_minibatches
 from hacpo_core.engines.learning.replay import UpdateTrace, compare
 from hacpo_core.errors import ReplayError
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
 from hacpo_core.methods.build import History
 from hacpo_core.methods.checks import checked_batches, checked_token_advantage
+from hacpo_core.methods.estimate import Estimate
 from hacpo_core.placement.base import PlacedAgent
 from hacpo_core.placement.checkpoints import latest_checkpoint
 from hacpo_core.records import RowKey
+from hacpo_core.responses import Responses
 from hacpo_core.stopwatch import Stopwatch
 
 _log = logging.getLogger(__name__)
@@ -73,35 +75,54 @@ def chosen_rows(experiment: Experiment, step: int, agent: str) -> tuple[list[lis
 
 def learner_batches(
     experiment: Experiment, step: int, agent: str, batches: Sequence[Sequence[RowKey]]
-) -> tuple[list[Minibatch], BatchCounts]:
-    """The mini-batches of a learner's updates of a step, one per update, and their counts."""
-    config, tokens, ledger = experiment.config, experiment.placement.tokenizers[agent], experiment.ledger
-    estimator = experiment.method.estimate
+) -> tuple[list[Minibatch], dict[str, float]]:
+    """The mini-batches of a learner's updates of a step, one per update, and metrics of their construction."""
+    ledger, estimator = experiment.ledger, experiment.method.estimate
 
     def taught(at: int) -> Ragged:
         difference = ledger.taught(at, agent).difference
         return Ragged(checked_token_advantage(estimator, difference.value_N), difference.edge)
 
-    sources = {source: experiment.placement.tokenizers[source] for source in experiment.sources(agent)}
-    reader = RowReader(
-        learner=agent,
-        agents=experiment.agents,
-        step=step,
+    reader = row_reader(
+        experiment,
+        step,
+        agent,
         responses=lambda at, of: ledger.verdicts(at, of).value,
         estimate=lambda at: ledger.estimate(at).value,
-        prompt_ids=lambda problem_id: tokens.prompt_ids(experiment.problem(problem_id)),
-        retokenizers={
-            source: experiment.retokenizer(tokenizer, tokens)
-            for source, tokenizer in sources.items()
-            if source != agent
-        },
-        eos_ids={source: tokenizer.eos_ids for source, tokenizer in sources.items()},
         teacher_advantages=taught if estimator.has_teachers else None,
-        drops_eos=config.retokenize.eos == "drop",
     )
-    limit = config.rollout.max_response_tokens
-    minibatches, counts = learner_minibatches(reader, batches, experiment.method.objective, max_response_tokens=limit)
-    return minibatches * experiment.method.build.num_iterations, counts
+    limit = experiment.config.rollout.max_response_tokens
+    minibatches, figures = learner_minibatches(reader, batches, experiment.method.objective, max_response_tokens=limit)
+    return minibatches * experiment.method.build.num_iterations, figures
+
+
+def row_reader(
+    experiment: Experiment,
+    step: int,
+    learner: str,
+    *,
+    responses: Callable[[int, str], Responses],
+    estimate: Callable[[int], Estimate],
+    teacher_advantages: Callable[[int], Ragged] | None = None,
+) -> RowReader:
+    """Sources of a learner's rows, with the tokenizers of the experiment's agents."""
+    tokens = experiment.placement.tokenizers
+    return RowReader(
+        learner=learner,
+        agents=experiment.agents,
+        step=step,
+        responses=responses,
+        estimate=estimate,
+        prompt_ids=lambda problem_id: tokens[learner].prompt_ids(experiment.problem(problem_id)),
+        retokenizers={
+            source: experiment.retokenizer(tokens[source], tokens[learner])
+            for source in experiment.sources(learner)
+            if source != learner
+        },
+        eos_ids={agent: tokens[agent].eos_ids for agent in experiment.agents},
+        teacher_advantages=teacher_advantages,
+        drops_eos=experiment.config.retokenize.eos == "drop",
+    )
 
 
 def _judge_replay(experiment: Experiment, step: int, agent: str, repeated_trace: UpdateTrace) -> None:

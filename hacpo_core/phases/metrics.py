@@ -64,12 +64,11 @@ def _agent_metrics(ledger: Ledger, step: int, agent: str) -> dict[str, float]:
 
 
 def _response_metrics(rollout: Committed[Responses], verification: Committed[Responses]) -> dict[str, float]:
-    verdicts = verification.value.verdicts
-    assert verdicts is not None, "metrics follow verification"
+    reward_R, is_scored_R = verification.value.raw_reward_R, verification.value.is_scored_R
     return {
-        "reward/mean": float(np.mean(verdicts.raw_reward_R[verdicts.is_scored_R])),
-        "reward/num_unscored": int((~verdicts.is_scored_R).sum()),
-        "reward/unscored_share": float((~verdicts.is_scored_R).mean()),
+        "reward/mean": float(np.mean(reward_R[is_scored_R])),
+        "reward/num_unscored": int((~is_scored_R).sum()),
+        "reward/unscored_share": float((~is_scored_R).mean()),
         "response/length_tokens": len(rollout.value.token_ids.value_N) / len(rollout.value),
         "response/cut_share": float(np.mean([reason == "length" for reason in rollout.value.finish_reason])),
         "tokens/sampled": rollout.cost.num_tokens,
@@ -81,14 +80,11 @@ def _response_metrics(rollout: Committed[Responses], verification: Committed[Res
 
 
 def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, float]:
-    minibatches, rows, counts = update.minibatches, update.rows, update.counts
+    minibatches, rows = update.minibatches, update.rows
     num_rows = sum(m.num_rows for m in minibatches)
     is_own, is_foreign = rows.kind_B == RowKind.OWN, rows.kind_B == RowKind.FOREIGN
     values = {
-        "text/length_drift": counts.length_drift_mean,
-        "text/num_truncated": counts.num_truncated,
-        "text/num_empty": counts.num_empty,
-        "update/num_unscored": counts.num_unscored,
+        **update.figures,
         "update/grad_norm": float(np.mean([m.grad_norm for m in minibatches])),
         "update/learning_rate": minibatches[-1].learning_rate,
         "update/own_objective": float(np.mean([m.own_objective for m in minibatches])),
@@ -101,9 +97,6 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
         **_row_metrics("old", rows, rows.kind_B == RowKind.OLD),
         **_row_metrics("cross", rows, is_foreign),
     }
-    if counts.num_masked is not None:
-        num_chosen = num_rows + counts.num_masked
-        values["update/masked_share"] = counts.num_masked / num_chosen if num_chosen else 0.0
     if len(agents) > 2:
         agent_B = np.array([key.agent for key in rows.key_B], object)
         for other in agents:
@@ -136,10 +129,10 @@ def _teaching_metrics(teaching: TaughtBatch) -> dict[str, float]:
 
 def _search_metrics(responses: Responses) -> dict[str, float]:
     is_searched_R = np.array([tag == SEARCHED for tag in responses.tag])
-    if not is_searched_R.any() or responses.num_sampled_R is None or responses.verdicts is None:
+    if not is_searched_R.any() or responses.num_sampled_R is None:
         return {}
     rewards = {"search": is_searched_R, "ordinary": np.array([tag == ORDINARY for tag in responses.tag])}
-    is_scored_R, reward_R = responses.verdicts.is_scored_R, responses.verdicts.raw_reward_R
+    is_scored_R, reward_R = responses.is_scored_R, responses.raw_reward_R
     num_sampled = int(responses.num_sampled_R[is_searched_R].sum())
     return {
         "search/num_responses": int(is_searched_R.sum()),

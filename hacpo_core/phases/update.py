@@ -27,7 +27,7 @@ def update(experiment: Experiment, step: int, agent: str) -> None:
         return
     with agent_at(experiment, agent, step - 1) as (placed, watch):
         rows, builder_state = chosen_rows(experiment, step, agent)
-        minibatches, counts = learner_batches(experiment, step, agent, rows)
+        minibatches, figures = learner_batches(experiment, step, agent, rows)
         objective_state = experiment.state_before(step, f"objective.{agent}")
         applied = placed.update(minibatches, objective, version=step, objective_state=objective_state)
     outcome = applied.outcome
@@ -35,7 +35,7 @@ def update(experiment: Experiment, step: int, agent: str) -> None:
         minibatches=outcome.minibatches,
         rows=outcome.rows,
         trace=applied.trace,
-        counts=counts,
+        figures=figures,
         state=builder_state,
         objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
         log_centers=outcome.log_centers,

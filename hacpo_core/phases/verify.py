@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.experiment import Experiment
-from hacpo_core.responses import Verdicts
+from hacpo_core.records import Verdict
 from hacpo_core.stopwatch import Stopwatch
 from hacpo_core.store.ledger import Committed
 from hacpo_core.store.steps import phase_name
@@ -32,14 +33,19 @@ def verify(experiment: Experiment, step: int, agent: str, *, round_index: int = 
     responses = experiment.ledger.sampled_round(step, agent, round_index).value
     problems = [experiment.problem(problem_id) for problem_id in responses.problem_id]
     with Stopwatch() as watch:
-        verdicts = Verdicts.of(experiment.rewards.judge(problems, responses.text, list(responses.row_keys())))
+        verdicts = experiment.rewards.judge(problems, responses.text, list(responses.row_keys()))
     check_scored(verdicts, f"step {step}, {agent}", max_fraction=experiment.config.verifier.max_unscored_fraction)
-    verified = Committed(replace(responses, verdicts=verdicts), watch.cost())
+    verified = Committed(replace(responses, verdicts=tuple(verdicts)), watch.cost())
     experiment.ledger.save_verdicts(step, agent, verified, round_index)
 
 
 def check_scored(
-    verdicts: Verdicts, place: str, *, max_fraction: float, num_before: int = 0, num_responses: int | None = None
+    verdicts: Sequence[Verdict],
+    place: str,
+    *,
+    max_fraction: float,
+    num_before: int = 0,
+    num_responses: int | None = None,
 ) -> int:
     """Warn of unscored responses, and stop if they are too many.
 
@@ -56,10 +62,8 @@ def check_scored(
     Raises:
         VerificationError: all responses are unscored, or more than this share of them, rounded up.
     """
-    num_unscored_here, total = (
-        int((~verdicts.is_scored_R).sum()),
-        len(verdicts) if num_responses is None else num_responses,
-    )
+    reasons = [verdict.reason for verdict in verdicts if verdict.reward is None]
+    num_unscored_here, total = len(reasons), len(verdicts) if num_responses is None else num_responses
     if not num_unscored_here:
         return 0
     num_unscored = num_before + num_unscored_here
@@ -68,7 +72,7 @@ def check_scored(
         raise VerificationError(
             f"{place}: {num_unscored} of {total} responses are unscored, expected not all and at most "
             f"verifier.max_unscored_fraction={max_fraction} of them (first reason: "
-            f"{next(filter(None, verdicts.reason), 'none given')}); resume to try again, fix the reward function, or "
+            f"{next(filter(None, reasons), 'none given')}); resume to try again, fix the reward function, or "
             "start a new experiment with a larger verifier.timeout_s or reward.timeout_s"
         )
     return num_unscored_here

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
-from hacpo_core.data.batches import BatchCounts
 from hacpo_core.engines.learning.outcomes import MinibatchOutcome
 from hacpo_core.engines.learning.replay import Replay, Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
 from hacpo_core.methods.build import ROW_KEYS, TrainedRows
-from hacpo_core.methods.estimate import Advantages, Estimate
+from hacpo_core.methods.estimate import Estimate
 from hacpo_core.records import PhaseCost, RowKey
 from hacpo_core.responses import (
     Responses,
@@ -53,14 +52,14 @@ class Committed(Generic[_T]):
 class UpdateRecord:
     """Result of one agent's update phase, and the trace that identifies it.
 
-    `state` is the builder's, encoded, `objective_state` the objective's. `log_centers` are by agent what
-    `Objective.log_centers` gave, nats per token.
+    `figures` are metrics of the mini-batches' construction. `state` is the builder's, encoded, `objective_state` the
+    objective's. `log_centers` are by agent what `Objective.log_centers` gave, nats per token.
     """
 
     minibatches: tuple[MinibatchOutcome, ...]
     rows: TrainedRows
     trace: UpdateTrace
-    counts: BatchCounts
+    figures: Mapping[str, float]
     state: Mapping[str, Any]
     objective_state: Mapping[str, Any]
     log_centers: Mapping[str, float]
@@ -251,11 +250,11 @@ class Ledger:
                 "problem_id": responses.problem_id,
                 "sample": responses.sample_R,
                 "reward": reward_R[source],
-                "advantage": advantages.advantage_R,
-                "weight": advantages.weight_R,
+                "advantage": advantage_R,
+                "weight": estimate.weight_R(learner, source),
             }
             for learner, of_sources in estimate.advantages.items()
-            for source, advantages in of_sources.items()
+            for source, advantage_R in of_sources.items()
             for responses in [self.rollouts(step, source).value]
         ]
         value = {
@@ -274,11 +273,12 @@ class Ledger:
         def load() -> Committed[Estimate]:
             value = self.store.read_value(step, "advantage", "advantages.json")
             frame = self.store.read_table(step, "advantage", "advantages.parquet")
-            advantages: dict[str, dict[str, Advantages]] = {}
+            advantages: dict[str, dict[str, NDArray[np.float64]]] = {}
+            weights: dict[str, dict[str, NDArray[np.float64]]] = {}
             for (learner, source), rows in frame.groupby(["learner", "agent"], sort=False):
-                column = Advantages(rows["advantage"].to_numpy(), rows["weight"].to_numpy())
-                advantages.setdefault(str(learner), {})[str(source)] = column
-            estimate = Estimate(advantages, value["figures"], value["run_figures"])
+                advantages.setdefault(str(learner), {})[str(source)] = rows["advantage"].to_numpy()
+                weights.setdefault(str(learner), {})[str(source)] = rows["weight"].to_numpy()
+            estimate = Estimate(advantages, weights, value["figures"], value["run_figures"])
             return Committed(estimate, PhaseCost(**value["cost"]), value["state"])
 
         return self._read(step, "advantage", load)
@@ -288,7 +288,7 @@ class Ledger:
         value = {
             "minibatches": [asdict(minibatch) for minibatch in record.minibatches],
             "trace": asdict(record.trace),
-            "counts": asdict(record.counts),
+            "figures": dict(record.figures),
             "state": dict(record.state),
             "objective_state": dict(record.objective_state),
             "log_centers": dict(record.log_centers),
@@ -309,7 +309,7 @@ class Ledger:
                 minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
                 rows=_rows_of({name: table[name].to_numpy() for name in table.column_names}),
                 trace=_trace(value["trace"]),
-                counts=BatchCounts(**value["counts"]),
+                figures=value["figures"],
                 state=value["state"],
                 objective_state=value["objective_state"],
                 log_centers=value["log_centers"],

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from hacpo_core.data.batches import BatchCounts, Minibatch, RowReader, learner_minibatches
+from hacpo_core.data.batches import Minibatch, RowReader, learner_minibatches
 from hacpo_core.data.tokens.retokenize import Retokenizer, decode_response
-from hacpo_core.methods.estimate import Advantages, Estimate
+from hacpo_core.methods.estimate import Estimate
 from hacpo_core.methods.objective import Objective, RowKind
 from hacpo_core.methods.objectives.cross_clip import CrossClip
 from hacpo_core.methods.objectives.token_clip import TokenClip
@@ -58,16 +58,14 @@ def estimate_of(names: Sequence[str]) -> Estimate:
     """Advantages that say whose they are."""
     p_i = np.array([0.0, 1.0, 100.0, 101.0])
     return Estimate(
-        {
-            str(k): {str(j): Advantages(1000 * k + 10 * j + p_i, np.full(4, WEIGHT_LA[k][j])) for j in (0, 1)}
-            for k in (0, 1)
-        }
+        {str(k): {str(j): 1000 * k + 10 * j + p_i for j in (0, 1)} for k in (0, 1)},
+        {str(k): {str(j): np.full(4, WEIGHT_LA[k][j]) for j in (0, 1)} for k in (0, 1)},
     )
 
 
 class Built(NamedTuple):
     minibatches: list[Minibatch]
-    counts: BatchCounts
+    figures: dict[str, float]
 
 
 def batch_of(
@@ -184,7 +182,7 @@ def test_cross_rows_hold_the_text_in_the_learners_tokens(source: str, target: st
         assert row.response_ids[-1] == eos_of(target)
         assert decode_response(tokenizer(target), row.response_ids).strip() == text
         assert row.old_logprobs == ()
-    assert batch.counts == replace(BatchCounts(), length_drift_mean=batch.counts.length_drift_mean)
+    assert not any(value for name, value in batch.figures.items() if name != "text/length_drift")
 
 
 def test_dropping_eos_shortens_own_and_cross_rows_and_their_old_means() -> None:
@@ -206,7 +204,7 @@ def test_unscored_responses_are_left_out_and_counted() -> None:
     batch = batch_of(rollouts, names)
     all_rows = {(j, p, i) for j in (0, 1) for p in (0, 1) for i in (0, 1)}
     assert set(rows_of(batch)) == all_rows - {(1, 0, 0), (0, 1, 1)}
-    assert batch.counts.num_unscored == 2
+    assert batch.figures["update/num_unscored"] == 2
     (minibatch,) = batch.minibatches
     assert minibatch.row_weight_B.tolist() == pytest.approx([1 / 3] * 6), "means are over the three rows of each source"
 
@@ -225,7 +223,8 @@ def test_cut_rows_leave_the_loss_and_its_denominators() -> None:
     assert len(rows_of(batch_of(rollouts, names))) == 8
     batch = batch_of(rollouts, names, objective=CrossClip(mask_truncated="all"))
     assert set(rows_of(batch)) == {(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1), (1, 1, 0)}
-    assert (batch.counts.num_masked, batch.counts.num_empty, batch.counts.num_unscored) == (3, 0, 0)
+    assert batch.figures["update/masked_share"] == 3 / 8
+    assert batch.figures["text/num_empty"] == batch.figures["update/num_unscored"] == 0
     (minibatch,) = batch.minibatches
     assert minibatch.row_weight_B.tolist() == pytest.approx([1 / 2] * 2 + [1 / 3] * 3), "rows left of each source"
     own_lengths = minibatch.tokens.responses.lengths[:2]
@@ -244,7 +243,7 @@ def test_response_of_eos_alone_is_trained_on_own_and_shared_alike(eos: EosRule) 
     own, cross = rows_of(batch)[0, 0, 0], rows_of(batch)[1, 0, 0]
     assert own.response_ids == cross.response_ids == (eos_of("byte_level"),)  # the learner's
     assert (own.old_logprobs, own.old_mean_logprob, cross.old_mean_logprob) == ((-0.75,), -0.75, -1.75)
-    assert batch.counts.num_empty == 0
+    assert batch.figures["text/num_empty"] == 0
 
 
 def test_length_drift_is_the_mean_relative_change_in_tokens() -> None:
@@ -252,7 +251,7 @@ def test_length_drift_is_the_mean_relative_change_in_tokens() -> None:
     rollouts = rollouts_of(names)
     lengths = [(len(encoded("byte_level", text)) + 1, len(text) + 1) for text in TEXTS[1]]
     expected = np.mean([(target - source) / source for source, target in lengths])
-    assert batch_of(rollouts, names).counts.length_drift_mean == pytest.approx(expected, abs=1e-15)
+    assert batch_of(rollouts, names).figures["text/length_drift"] == pytest.approx(expected, abs=1e-15)
     assert expected != 0.0
 
 
@@ -266,8 +265,8 @@ def test_mini_batches_keep_the_order_of_their_keys() -> None:
 def test_rows_of_an_earlier_step_are_old_and_carry_what_they_carried_then() -> None:
     names = ("byte_level", "character")
     own = replace(responses_of(rollouts_of(names)[0]), agent="0")
-    estimates = {1: Estimate({"0": {"0": Advantages(np.arange(4.0), np.ones(4))}})}
-    estimates[2] = Estimate({"0": {"0": Advantages(10 + np.arange(4.0), np.ones(4))}})
+    estimates = {1: Estimate({"0": {"0": np.arange(4.0)}})}
+    estimates[2] = Estimate({"0": {"0": 10 + np.arange(4.0)}})
     reader = RowReader(
         learner="0",
         agents=("0",),
@@ -294,9 +293,9 @@ def test_empty_and_cut_shared_responses_are_counted_and_cut_ones_masked_if_so_co
     batch = batch_of(rollouts, names, max_response_tokens=8)
     assert (1, 0, 0) not in rows_of(batch)
     assert decode_response(tokenizer("character"), rows_of(batch)[1, 1, 0].response_ids) == "x + y = "
-    assert (batch.counts.num_empty, batch.counts.num_truncated) == (1, 1)
+    assert (batch.figures["text/num_empty"], batch.figures["text/num_truncated"]) == (1, 1)
     masked = batch_of(rollouts, names, max_response_tokens=8, objective=CrossClip(mask_truncated="all"))
-    assert (1, 1, 0) not in rows_of(masked) and masked.counts.num_masked == 1
+    assert (1, 1, 0) not in rows_of(masked) and masked.figures["update/masked_share"] == 1 / 7
     positive = batch_of(with_cut_rows(names), names, objective=CrossClip(mask_truncated="positive"))
     assert (0, 0, 0) in rows_of(positive), "its advantage is 0"
-    assert {(0, 0, 1), (1, 1, 1)}.isdisjoint(rows_of(positive)) and positive.counts.num_masked == 2
+    assert {(0, 0, 1), (1, 1, 1)}.isdisjoint(rows_of(positive)) and positive.figures["update/masked_share"] == 2 / 8

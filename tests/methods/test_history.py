@@ -64,9 +64,9 @@ def test_capability_may_count_the_first_responses_alone_and_ratios_may_be_one_at
     assert [each.figures["a"][ratio] for each in (everything, first, later, at_once)] == pytest.approx(
         [2 / 3, 1 / 2, 1.0, 2 / 3]
     )
-    assert later.advantages["a"]["b"].weight_R.tolist() == [1.0] * 4
+    assert later.weight_R("a", "b").tolist() == [1.0] * 4
     # All responses count in the baseline: problem p of a has mu = (1/2 + 1/2 * 1) / 2, and (1, 0, 1, 1) sigma = 1/2.
-    assert first.advantages["a"]["a"].advantage_R[:2].tolist() == pytest.approx([1.0, -1.0], abs=1e-5)
+    assert first.advantages["a"]["a"][:2].tolist() == pytest.approx([1.0, -1.0], abs=1e-5)
 
 
 STEP = {"a": {"p": (1.0, 0.0), "q": (0.0, 0.0)}, "b": {"p": (1.0, 1.0), "q": (1.0, 0.0)}}
@@ -78,14 +78,13 @@ def test_anchor_is_the_learners_own_and_others_rows_keep_their_weight() -> None:
     before, _ = CapabilityEstimator(baseline="own").estimate(step, {})
     estimate, state = estimator.estimate(step, {"difficulty": {"a": [0.75, 0.75], "b": [0.75]}})
     assert state["difficulty"] == {"a": [0.75, 0.25], "b": [0.75, 0.75]}
-    found = estimate.advantages["a"]
     # anchor of a: 0.5; p of problem p: 0.5, of q: 0
-    assert found["a"].weight_R.tolist() == pytest.approx([1.0, 1.0, 1.0, 1.0])
-    assert estimate.advantages["b"]["b"].weight_R.tolist() == pytest.approx([1.0, 1.0, math.exp(0.25), math.exp(-0.25)])
-    assert found["b"].weight_R.tolist() == before.advantages["a"]["b"].weight_R.tolist()
+    assert estimate.weight_R("a", "a").tolist() == pytest.approx([1.0, 1.0, 1.0, 1.0])
+    assert estimate.weight_R("b", "b").tolist() == pytest.approx([1.0, 1.0, math.exp(0.25), math.exp(-0.25)])
+    assert estimate.weight_R("a", "b").tolist() == before.weight_R("a", "b").tolist()
     everything, _ = DifficultyWeighted(baseline="own", difficulty_scale=1.0, weighs="all").estimate(step, {})
     # anchor of a: 0.25; q of b has p = 0.5
-    factor = everything.advantages["a"]["b"].weight_R / before.advantages["a"]["b"].weight_R
+    factor = everything.weight_R("a", "b") / before.weight_R("a", "b")
     assert factor.tolist() == pytest.approx([1.0, 1.0, math.exp(-0.25), math.exp(0.25)])
     assert everything.figures["a"]["difficulty/anchor"] == 0.25
 

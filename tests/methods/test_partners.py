@@ -56,7 +56,7 @@ def scored(rewards: Rewards) -> ScoredStep:
 
 
 def advantages(estimator: GroupEstimator, step: ScoredStep, learner: str, source: str) -> list[float]:
-    found: list[float] = estimator.estimate(step, {})[0].advantages[learner][source].advantage_R.tolist()
+    found: list[float] = estimator.estimate(step, {})[0].advantages[learner][source].tolist()
     return found
 
 
@@ -98,7 +98,7 @@ def test_binary_rewards_normalised_after_calibration_are_grpos_again() -> None:
     assert normalised.tolist() == pytest.approx(advantages(GroupEstimator(), step, "a", "a"), abs=1e-5)
     ilr = Calibrated(baseline="own")
     with_shape = ScoredStep(1, step.problem_ids, step.responses, 0, shaped_R=ilr.shape(step))
-    found = ilr.estimate(with_shape, {})[0].advantages["a"]["a"].advantage_R
+    found = ilr.estimate(with_shape, {})[0].advantages["a"]["a"]
     # mean of b 0.75: right 1 + 0.25, wrong 0 - 0.75; own mean 0.25, own std 0.5
     assert found.tolist() == pytest.approx([2.0, -2.0, -2.0, -2.0], abs=1e-5)
 

@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hacpo_core.data.batches import BatchCounts
 from hacpo_core.engines.learning.outcomes import MinibatchOutcome
 from hacpo_core.engines.learning.replay import Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.methods.build import ROW_FIGURES, TrainedRows
-from hacpo_core.methods.estimate import Advantages, Estimate
+from hacpo_core.methods.estimate import Estimate
 from hacpo_core.records import PhaseCost, RowKey, Verdict
-from hacpo_core.responses import Responses, Verdicts
+from hacpo_core.responses import Responses
 from hacpo_core.store.ledger import Committed, Ledger, UpdateRecord
 from hacpo_core.store.steps import StepStore
 from tests.rollouts import Rollout, responses_of
@@ -74,7 +73,7 @@ def test_verdicts_are_read_as_they_were_given_with_their_responses(
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
     before.save_rollouts(1, "qwen", Committed(responses, COST))
-    batch = Committed(replace(responses, verdicts=Verdicts.of(verdicts)), COST)
+    batch = Committed(replace(responses, verdicts=verdicts), COST)
     before.save_verdicts(1, "qwen", batch)
     assert plain(after.verdicts(1, "qwen")) == plain(batch)
 
@@ -86,14 +85,13 @@ def test_rounds_are_read_as_one_and_a_round_that_is_sampled_again_outdates_later
     rounds = [(first, (RIGHT, WRONG)), (Responses.none(1, "qwen"), ()), (second, (UNSCORED,))]
     for n, (responses, verdicts) in enumerate(rounds):
         before.save_rollouts(1, "qwen", Committed(responses, COST), n)
-        judged = replace(responses, verdicts=Verdicts.of(verdicts))
+        judged = replace(responses, verdicts=verdicts)
         before.save_verdicts(1, "qwen", Committed(judged, COST), n)
     for ledger in (before, after):
         sampled, verified = ledger.rollouts(1, "qwen"), ledger.verdicts(1, "qwen")
         assert sampled.cost == PhaseCost.total([COST] * 3)
         assert verified.value.sample_R.tolist() == [0, 1, 2]
-        assert verified.value.verdicts is not None
-        assert verified.value.verdicts.status == (RIGHT.status, WRONG.status, UNSCORED.status)
+        assert verified.value.verdicts == (RIGHT, WRONG, UNSCORED)
         assert len(ledger.verdicts(1, "qwen", rounds=1).value) == 2
     before.save_rollouts(1, "qwen", Committed(second, COST), 1)
     assert before.store.committed(1) == ("rollout.qwen", "verify.qwen", "rollout-2.qwen")
@@ -103,9 +101,9 @@ def test_estimate_is_read_as_it_was_made(tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
     responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
     before.save_rollouts(1, "qwen", Committed(responses, COST))
-    advantages = {"qwen": {"qwen": Advantages(np.array([0.5, -1e-300]), np.array([1.0, 2.0]))}}
+    advantages, weights = ({"qwen": {"qwen": np.array(column)}} for column in ([0.5, -1e-300], [1.0, 2.0]))
     reward_R = {"qwen": np.array([0.25, np.nan])}
-    estimated = Committed(Estimate(advantages, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), COST, STATE)
+    estimated = Committed(Estimate(advantages, weights, {"qwen": {"a/b": 0.1}}, {"c/d": 2.0}), COST, STATE)
     before.save_estimate(1, estimated, reward_R)
     assert plain(after.estimate(1)) == plain(estimated)
     rewards = after.store.read_table(1, "advantage", "advantages.parquet")["reward"].to_numpy()
@@ -120,24 +118,9 @@ def test_update_is_read_as_it_was_made(num_rows: int, tmp_path: Path) -> None:
     integer_B, number_B = np.arange(2)[:num_rows], np.array([np.nan, 1.5])[:num_rows]
     figures = dict.fromkeys((*ROW_FIGURES, "mine"), number_B)
     rows = TrainedRows(keys[:num_rows], integer_B, integer_B, number_B, number_B, integer_B, figures)
-    counts, means = BatchCounts(1, 2, 3, 0.5, 4), {"llama": [-1.5, -0.5]}
-    record = UpdateRecord((MINIBATCH,), rows, TRACE, counts, STATE, means, {"llama": -1.0}, COST)
+    built, means = {"text/length_drift": 0.5}, {"llama": [-1.5, -0.5]}
+    record = UpdateRecord((MINIBATCH,), rows, TRACE, built, STATE, means, {"llama": -1.0}, COST)
     before.save_update(1, "qwen", record)
     assert plain(after.update(1, "qwen")) == plain(record)
     assert after.state(1, "update.qwen") == STATE
     assert after.state(1, "objective.qwen") == means
-
-
-def test_rewards_by_function_are_nan_where_unscored_and_survive_a_round_without_responses(tmp_path: Path) -> None:
-    before, after = two_ledgers(tmp_path)
-    responses = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
-    verdicts = Verdicts.of([BY_FUNCTION[0], UNSCORED])
-    for number, rows in enumerate(([0, 1], [])):
-        batch = replace(responses, verdicts=verdicts).take(rows)
-        batch = batch if rows else replace(batch, verdicts=Verdicts.of([]))
-        before.save_rollouts(1, "qwen", Committed(replace(batch, verdicts=None), COST), number)
-        before.save_verdicts(1, "qwen", Committed(batch, COST), number)
-    for ledger in (before, after):
-        found = ledger.verdicts(1, "qwen").value.verdicts
-        assert found is not None and found.parts_RF is not None
-        np.testing.assert_array_equal(found.parts_RF, [[1.0, 0.25], [np.nan, np.nan]])

@@ -172,12 +172,7 @@ def _shared_pass(rows: TokenRows, positions: Sequence[int], block_unit: int) -> 
     for block, longest in blocks:
         place_R[block] = num_places + longest * np.arange(len(block))
         num_places += longest * len(block)
-    inputs: list[NDArray[Any]] = []
-    places: list[NDArray[Any]] = []
-    homes: list[NDArray[Any]] = []
-    columns: list[NDArray[Any]] = []
-    copies: list[NDArray[Any]] = []
-    originals: list[NDArray[Any]] = []
+    inputs, places, homes, columns, copies, originals = (list[NDArray[Any]]() for _ in range(6))
     token_P = np.zeros(num_places, np.int64)
     starts: dict[int, int] = {}
     num_tokens = 0

@@ -168,15 +168,12 @@ def _contexts(
     """Scored responses of an agent from `age` steps ago, each with its features."""
     step = history.step - age
     responses = history.responses(step, agent)
-    advantages = history.estimate(step).advantages[history.learner][agent]
-    advantage_R = advantages.advantage_R * advantages.weight_R
+    estimate = history.estimate(step)
+    advantage_R = estimate.advantages[history.learner][agent] * estimate.weight_R(history.learner, agent)
     groups = responses.rewards_by_problem()
     lengths_R, logprob_R = responses.token_ids.lengths, responses.logprobs.means()
     measurements = _last_seen(history, step) if age else {}
-    assert responses.verdicts is not None, "training follows verification"
-    for row, (key, reward) in enumerate(
-        zip(responses.row_keys(), responses.verdicts.raw_reward_R.tolist(), strict=True)
-    ):
+    for row, (key, reward) in enumerate(zip(responses.row_keys(), responses.raw_reward_R.tolist(), strict=True)):
         if math.isnan(reward):
             continue
         group = groups.get(key.problem_id, [reward])

@@ -66,8 +66,7 @@ class PeerSuccesses(Shuffled):
         correct_keys: set[RowKey] = set()
         for agent in history.sources[1:]:
             responses = history.responses(history.step, agent)
-            assert responses.verdicts is not None, "training follows verification"
-            right_R = responses.verdicts.raw_reward_R >= self.success_from
+            right_R = responses.raw_reward_R >= self.success_from
             correct_keys |= set(itertools.compress(responses.row_keys(), right_R.tolist()))
         groups = super().groups(history)
         successes = {

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, unless
 from hacpo_core.methods.base import State, why_no_partners
-from hacpo_core.methods.estimate import Advantages, Estimate, ScoredStep
+from hacpo_core.methods.estimate import Estimate, ScoredStep
 from hacpo_core.methods.estimators.capability import CapabilityEstimator
 from hacpo_core.methods.estimators.groups import grouped_rewards
 
@@ -70,20 +71,20 @@ class DifficultyWeighted(CapabilityEstimator):
         accuracy_A = algo.capability.mean_reward(rewards.reward_PAG, rewards.counts_PAG)
         accuracy_history = state.get("difficulty", {})
         history: dict[str, list[float]] = {}
-        advantages: dict[str, Mapping[str, Advantages]] = {}
+        weights: dict[str, Mapping[str, NDArray[np.float64]]] = {}
         figures = {}
         for k, (learner, accuracy) in enumerate(zip(scored.agents, accuracy_A.tolist(), strict=True)):
             anchor, history[learner] = self._anchor(accuracy_history.get(learner, []), accuracy)
-            advantages[learner] = self._weighed(estimate.advantages[learner], learner, rewards, anchor, scored)
-            own_rows = advantages[learner][learner]
+            weights[learner] = self._weights(estimate, learner, rewards, anchor, scored)
+            own_weight_R = weights[learner][learner]
             is_scored_R = rewards.column(rewards.is_scored_PAG, k)
             figures[learner] = {
                 **estimate.figures[learner],
                 "difficulty/anchor": anchor,
-                "difficulty/weight_mean": float(own_rows.weight_R[is_scored_R].mean()),
-                "difficulty/advantage_sum": float((own_rows.advantage_R * own_rows.weight_R).sum()),
+                "difficulty/weight_mean": float(own_weight_R[is_scored_R].mean()),
+                "difficulty/advantage_sum": float((estimate.advantages[learner][learner] * own_weight_R).sum()),
             }
-        return replace(estimate, advantages=advantages, figures=figures), {**next_state, "difficulty": history}
+        return replace(estimate, weights=weights, figures=figures), {**next_state, "difficulty": history}
 
     def _anchor(self, earlier_values: list[float], accuracy: float) -> tuple[float, list[float]]:
         """An agent's anchor, and the history that the next one needs."""
@@ -93,21 +94,14 @@ class DifficultyWeighted(CapabilityEstimator):
         anchor = algo.difficulty.kalman_anchor(earlier_values, accuracy, gain=self.kalman_gain)
         return anchor, [*earlier_values, anchor][-self.anchor_steps :]
 
-    def _weighed(
-        self,
-        of_sources: Mapping[str, Advantages],
-        learner: str,
-        rewards: GroupedRewards,
-        anchor: float,
-        scored: ScoredStep,
-    ) -> Mapping[str, Advantages]:
+    def _weights(
+        self, estimate: Estimate, learner: str, rewards: GroupedRewards, anchor: float, scored: ScoredStep
+    ) -> Mapping[str, NDArray[np.float64]]:
         weight_PAG = algo.difficulty.difficulty_weights(
             rewards.reward_PAG, rewards.counts_PAG, anchor=anchor, scale=self.difficulty_scale
         )
-        new_source_rows = {}
+        weights = {source: estimate.weight_R(learner, source) for source in scored.agents}
         for j, source in enumerate(scored.agents):
-            source_rows = of_sources[source]
-            applies = source == learner or self.weighs == "all"
-            factor_R = rewards.column(weight_PAG, j) if applies else np.ones(len(source_rows.weight_R))
-            new_source_rows[source] = Advantages(source_rows.advantage_R, source_rows.weight_R * factor_R)
-        return new_source_rows
+            if source == learner or self.weighs == "all":
+                weights[source] = weights[source] * rewards.column(weight_PAG, j)
+        return weights

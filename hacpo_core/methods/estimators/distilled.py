@@ -66,9 +66,7 @@ class Distilled(CapabilityEstimator):
         teacher_of = self.teachers(scored, state)
         advantages = {
             learner: {
-                source: replace(column, advantage_R=np.zeros(len(column.advantage_R)))
-                if learner in teacher_of
-                else column
+                source: np.zeros(len(column)) if learner in teacher_of else column
                 for source, column in source_columns.items()
             }
             for learner, source_columns in estimate.advantages.items()

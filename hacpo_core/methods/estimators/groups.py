@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hacpo_core import algo
 from hacpo_core.config.fields import setting, when
 from hacpo_core.methods.base import State
-from hacpo_core.methods.estimate import Advantages, Estimate, Estimator, ScoredStep
+from hacpo_core.methods.estimate import Estimate, Estimator, ScoredStep
 from hacpo_core.responses import ORDINARY
 
 if TYPE_CHECKING:
@@ -125,12 +125,11 @@ def own_estimate(scored: ScoredStep, advantage_R: Mapping[str, NDArray[np.float6
         scored: the step.
         advantage_R: of each agent's responses; 0 where unscored.
     """
-    advantages = {agent: Advantages(column, np.ones(len(column))) for agent, column in advantage_R.items()}
     figures = {}
     for agent, column in advantage_R.items():
         scored_R = column[~np.isnan(scored.raw_reward_R(agent))]
         figures[agent] = {"advantage/own_mean": float(scored_R.mean()), "advantage/own_std": float(scored_R.std())}
-    return Estimate(dict.fromkeys(scored.agents, advantages), figures)
+    return Estimate(dict.fromkeys(scored.agents, advantage_R), figures=figures)
 
 
 def estimate_of(
@@ -150,19 +149,20 @@ def estimate_of(
         advantage_LPAG: of all responses, for each learner.
         weight_LA: of each agent's responses for each learner; None: 1.
     """
-    advantages: dict[str, dict[str, Advantages]] = {}
+    advantages: dict[str, dict[str, NDArray[np.float64]]] = {}
+    weights: dict[str, dict[str, NDArray[np.float64]]] = {}
     figures: dict[str, dict[str, float]] = {}
     for k, learner in enumerate(scored.agents):
-        advantages[learner] = {}
-        for j, source in enumerate(scored.agents):
-            advantage_R = rewards.column(advantage_LPAG[k], j)
-            weight = 1.0 if weight_LA is None else float(weight_LA[k, j])
-            advantages[learner][source] = Advantages(advantage_R, np.full(len(advantage_R), weight))
-        own_R = advantages[learner][learner].advantage_R[rewards.column(rewards.is_scored_PAG, k)]
+        columns = {source: rewards.column(advantage_LPAG[k], j) for j, source in enumerate(scored.agents)}
+        advantages[learner] = columns
+        if weight_LA is not None:
+            of_sources = zip(columns.items(), weight_LA[k].tolist(), strict=True)
+            weights[learner] = {source: np.full(len(column), weight) for (source, column), weight in of_sources}
+        own_R = columns[learner][rewards.column(rewards.is_scored_PAG, k)]
         figures[learner] = {
             "advantage/baseline_mean": float(baseline.mean_PA[:, k].mean()),
             "advantage/own_mean": float(own_R.mean()),
             "advantage/own_std": float(own_R.std()),
             "advantage/uniform_share": float(baseline.is_uniform_PA[:, k].double().mean()),
         }
-    return Estimate(advantages, figures)
+    return Estimate(advantages, weights, figures)

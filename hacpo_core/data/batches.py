@@ -184,28 +184,20 @@ def learner_minibatches(
 ) -> tuple[list[Minibatch], dict[str, float]]:
     """A learner's mini-batches, without unscored, empty and masked responses, and metrics of their construction.
 
-    The metrics `update/num_unscored`, `text/num_empty` and `update/masked_share` are of rows that were left out, own
-    ones included; the last is there if the objective masks rows.
-
     Args:
         reader: source of the rows' data.
         batches: keys of each mini-batch's rows, in order.
         objective: determines the row weights and the masked rows.
         max_response_tokens: limit of other agents' responses in the learner's tokens, and the constant of
             seq_mean_token_sum_norm.
-
-    Raises:
-        KeyError: a key has no response or no estimate.
     """
-    of_source: dict[tuple[int, str], list[RowKey]] = {}
     all_keys = list(itertools.chain.from_iterable(batches))
-    for key in dict.fromkeys(all_keys):
-        of_source.setdefault((key.step, key.agent), []).append(key)
+    chosen = frozenset(all_keys)
     limit, drifts, num_truncated = max_response_tokens, list[NDArray[np.float64]](), 0
     scored, masked, parts = set[RowKey](), set[RowKey](), list[Minibatch]()
-    for (step, agent), keys in of_source.items():
+    for step, agent in dict.fromkeys((key.step, key.agent) for key in all_keys):
         responses = reader.responses(step, agent)
-        rows = np.array(sorted(map(responses.positions().__getitem__, keys)), dtype=np.int64)
+        rows = np.array([row for row, key in enumerate(responses.row_keys()) if key in chosen], np.int64)
         rows = rows[responses.is_scored_R[rows]]
         responses = responses if len(rows) == len(responses) else responses.take(rows)
         scored.update(responses.row_keys())

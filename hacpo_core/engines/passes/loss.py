@@ -85,15 +85,14 @@ def objective_values(
         logprob_BT: log-probabilities (nats) under the learner's current policy, with gradient.
         row_weight_B: from the whole mini-batch, see `Objective.row_weights`.
         update: m, number of updates already made in this step.
-        num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; read with
-            `objective.kl_aggregation: own_tokens` and with an entropy bonus.
+        num_own_tokens: tokens of the whole mini-batch's rows that are not foreign.
         reference_logprob_BT: nats; required if `kl_coef` > 0.
         entropy_BT: H, nats, with gradient, 0 outside the mask; required if `entropy_coef` > 0.
 
     Returns:
         value_B, with gradient; its sum over foreign rows is J_hete, that over the others J_homo with KL penalty and
-        entropy bonus. Columns: the surrogate's, each row's mean KL divergence from the reference (`kl`, nats) and its
-        mean weight that corrects for the difference between sampler and learner (`correction`).
+        entropy bonus. Columns: the surrogate's; `kl`, mean KL divergence from the reference, nats; `correction`, mean
+        weight that corrects for the difference between sampler and learner.
 
     Raises:
         MethodError: the objective raised an error, or returned anything but a surrogate with one number per row.
@@ -103,12 +102,11 @@ def objective_values(
     with errors_of(owner):
         surrogate = objective.surrogate(rows, logprob_BT, update=update)
         check_surrogate(surrogate, rows, logprob_BT, owner)
-    value_B, correction_B = surrogate.value_B, torch.ones_like(rows.advantage_B)
+    value_B, weight_B = surrogate.value_B, row_weight_B.to(logprob_BT.dtype)
+    correction_B, kl_B = torch.ones_like(rows.advantage_B), torch.zeros_like(rows.advantage_B)
     if rows.correction_BT is not None:
         correction_B = masked_mean(rows.correction_BT, rows.mask_BT)
-        if objective.correction_level == "sequence":
-            value_B = value_B * correction_B
-    weight_B, kl_B = row_weight_B.to(logprob_BT.dtype), torch.zeros_like(rows.advantage_B)
+        value_B = value_B * correction_B if objective.correction_level == "sequence" else value_B
     own_B = value_B * weight_B
     if objective.kl_coef > 0:
         assert reference_logprob_BT is not None, "a KL term needs the reference's log-probabilities"

@@ -1,4 +1,4 @@
-"""Page of a run: progress, curves, checkpoints, what happened, configuration, and failure."""
+"""Page of a run: progress, curves, what happened, configuration, and failure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.models.grids.cells import total_spent
-from dashboards.models.runs.checkpoints import KEEP_BEST, read_checkpoints
 from dashboards.models.runs.curves import folded_areas, run_chart
-from dashboards.models.runs.settings import read_field_values
 from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part, version_of
-from flows.planning.field_table import about
 from flows.records.mlflow_address import STATE_FILE
 from flows.records.runlog import LOG_FILE, read_log
+from flows.records.states import CONFIG_FILE
 from flows.service.experiment_state import state_of
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json
 from hacpo_core.phases.definitions import definition
-from hacpo_core.store.steps import REPLAYS_FILE, StepStore
+from hacpo_core.store.steps import StepStore
 
 NAMED_STEPS = 20
 LOG_LINES = 40
@@ -36,7 +34,7 @@ def run_routes(site: Site) -> APIRouter:
     @router.get("/run/{experiment}")
     def show(request: Request, experiment: str) -> Response:
         root = site.runs.root(experiment)
-        settings, last = read_field_values(root), StepStore(root).last_step()
+        config, last = root / CONFIG_FILE, StepStore(root).last_step()
         # the last steps are enough for the names: some metrics are measured every ten steps
         areas = folded_areas(site.curves.read(root, last, first=last - NAMED_STEPS + 1))
         return site.page(
@@ -47,11 +45,8 @@ def run_routes(site: Site) -> APIRouter:
             status=fragment("run/status.html", **_status(site, request, experiment)),
             every=0 if site.runs.status(experiment).state == "done" else 3,
             areas={area: {name: definition(name) for name in names} for area, names in areas.items()},
-            checkpoints=read_checkpoints(root, keeps_best=settings.get(KEEP_BEST, "null") != "null"),
-            replays=_replays(root),
             log=fragment("run/log.html", **_log(site, experiment)),
-            settings=settings,
-            about=about(settings),
+            config=config.read_text(encoding="utf-8", errors="replace") if config.is_file() else "",
         )
 
     @router.get("/run/{experiment}/status")
@@ -89,15 +84,6 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
         "mlflow": links.mlflow.to(f"/#/runs/{mlflow_run}") if mlflow_run else Link(),
     }
     return context | {"version": version_of(*context.values())}
-
-
-def _replays(root: Path) -> list[dict[str, Any]]:
-    """Updates that were replayed after an interruption, newest first."""
-    try:
-        replays: list[dict[str, Any]] = read_json(root / REPLAYS_FILE)
-    except StoreError:  # missing, or corrupt, which the next replay logs
-        return []
-    return replays[::-1]
 
 
 def _log(site: Site, experiment: str) -> dict[str, Any]:

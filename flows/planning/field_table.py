@@ -1,9 +1,9 @@
-"""All configuration fields, for `hacpo fields` and the dashboard."""
+"""All configuration fields, for `hacpo fields`."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
 from flows.planning.reference import Entry
@@ -43,18 +43,6 @@ def _part_fields(part: str) -> Iterator[SchemaField]:
                 about = f"{about} [{', '.join(variants)}]"
             declared = dataclasses.replace(part_field.declared, about=about, choices=choices)
             yield dataclasses.replace(part_field, declared=declared)
-
-
-def about(names: Iterable[str]) -> dict[str, str]:
-    """Description of each of these fields, by dotted name; undeclared fields are omitted."""
-    fields_by_name = {field.name: field for field in all_fields()}
-    patterns = [field for field in all_fields() if "<name>" in field.name]
-    descriptions = {}
-    for name in names:
-        field = fields_by_name.get(name) or next((f for f in patterns if f.pattern.fullmatch(name)), None)
-        if field is not None:
-            descriptions[name] = _sentence(field)
-    return descriptions
 
 
 def _sentence(field: SchemaField) -> str:

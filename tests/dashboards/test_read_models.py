@@ -1,4 +1,4 @@
-"""Curves, settings, comparisons and answers, with literal values."""
+"""Curves, comparisons and answers, with literal values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dashboards.charts.pictures import svg
 from dashboards.models.listing import Runs
 from dashboards.models.runs.curves import CurveReader, folded_areas, run_chart
 from dashboards.models.runs.responses import ANY, Filter, group
-from dashboards.models.runs.settings import read_field_values
 from dashboards.report.compared import TOGETHER
 from dashboards.report.comparison import Comparer
 from tests.dashboards.stores import evaluations, write_grid, write_run
@@ -37,11 +36,6 @@ def test_run_has_a_panel_per_metric_and_a_line_per_agent(runs_dir: Path) -> None
     llama = first.table[(first.table.line == "llama") & (first.table.metric == "accuracy on dev")]
     assert (llama["x"].tolist(), llama["value"].tolist()) == ([0, 10, 20], pytest.approx([0.5, 0.525, 0.55]))
     assert svg(first).startswith("<svg")
-
-
-def test_settings_are_names_and_values(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("seed: 0\nclip: {cross_floor: 0.8, bound: true}\n", encoding="utf-8")
-    assert read_field_values(tmp_path) == {"seed": "0", "clip.cross_floor": "0.8", "clip.bound": "true"}
 
 
 def comparer(runs_dir: Path, **grid: object) -> Comparer:

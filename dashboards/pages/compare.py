@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from dashboards.charts.charts import Chart
 from dashboards.models.grids.comparison_charts import curves_chart
-from dashboards.models.grids.verdicts import GridVerdicts
 from dashboards.models.listing import UnknownError
 from dashboards.report.compared import TOGETHER, forest
 from dashboards.report.comparison import Comparer, PairTable, paper_values_of
+from dashboards.report.differences import ComparisonSection
 from dashboards.report.published import AVERAGE
 from dashboards.site import FILE_KINDS, Site, chart_response, part, version_of
 
@@ -28,7 +28,7 @@ class Selection:
 
     comparer: Comparer
     comparison: PairTable
-    verdicts: GridVerdicts
+    verdicts: ComparisonSection
     pairs: tuple[str, ...]
     """all pairs of the grid"""
     benchmark: str

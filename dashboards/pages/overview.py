@@ -13,7 +13,7 @@ from starlette.responses import Response
 from dashboards.models.grids.cells import build_matrix
 from dashboards.models.grids.failures import FailureGroup, failure_groups
 from dashboards.models.grids.matrix import MatrixTotals
-from dashboards.models.grids.verdicts import GridVerdicts
+from dashboards.report.differences import ComparisonSection
 from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
 
@@ -27,7 +27,7 @@ class Card:
     name: str
     title: str
     totals: MatrixTotals
-    verdicts: GridVerdicts
+    verdicts: ComparisonSection
     failures: tuple[FailureGroup, ...]
 
 

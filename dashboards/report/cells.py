@@ -1,22 +1,19 @@
-"""Results of a grid's cells: evaluations, costs, curves, code versions, and cells without a result."""
+"""The cells of a grid: their methods, and what agents' trainings have measured so far, from the progress files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-import pandas as pd
+from dashboards.report.published import BEFORE
+from flows.records.gridfile import GridCell, GridRecord
+from flows.records.progress import Evaluation, Spent
+from flows.records.states import ExperimentStatus
 
-from dashboards.report.published import BEFORE, BENCHMARKS
-from flows.grids.planner import GridPlan
-from flows.planning.plans import Plan
-from flows.records.gridfile import GridCell
-from flows.runs.results import read_curves, read_final
-from flows.service.experiment_state import ExperimentState
-from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.results import EvaluationResult, results
-from hacpo_core.evaluation.stopping import last_step
-
+StatusOf = Callable[[str], ExperimentStatus]
 TITLES = {
     BEFORE: "before training",
     "grpo": "GRPO",
@@ -32,7 +29,6 @@ TITLES = {
     **{f"hacpo_alpha{alpha}": f"HACPO, α = {alpha}" for alpha in range(4)},
     **{f"hacpo_window{window}": f"HACPO, K = {window}" for window in (1, 5, 20)},
 }
-COMMIT = "mlflow.source.git.commit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,104 +57,76 @@ def method_of_interest(variants: Sequence[Variant]) -> Variant | None:
     return REFERENCE if REFERENCE in own_methods else (own_methods or list(variants))[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A complete cell: its agent's evaluations in order of steps, and all of its metrics.
-
-    `last` is the step after which the training ended, `version` that of the code.
-    """
-
-    cell: GridCell
-    plan: Plan
-    evaluations: list[EvaluationResult]
-    curves: pd.DataFrame
-    last: int
-    version: str
-
-    @property
-    def ends(self) -> list[EvaluationResult]:
-        """Evaluations before and after training."""
-        return [result for result in self.evaluations if result.step in (0, self.last)]
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """All complete cells of a grid, in grid order, and the cells without a result."""
-
-    grid: GridPlan
-    runs: list[Run]
-    missing: list[tuple[GridCell, ExperimentState]] = field(default_factory=list)
-
-    @property
-    def places(self) -> list[tuple[str, str]]:
-        """(pair, agent), in grid order."""
-        return list(dict.fromkeys((cell.pair, cell.agent) for cell in self.grid.cells))
-
-    @property
-    def pairs(self) -> list[str]:
-        """All of the grid, in grid order."""
-        return list(dict.fromkeys(pair for pair, _ in self.places))
-
-    def label(self, pair: str, agent: str) -> str:
-        """Name of an agent, with its pair if there are several."""
-        return f"{agent} ({pair})" if len(self.pairs) > 1 else agent
-
-    @property
-    def variants(self) -> list[Variant]:
-        """All of the grid, in grid order."""
-        return list(dict.fromkeys(map(variant_of, self.grid.cells)))
-
-    @property
-    def benchmarks(self) -> list[str]:
-        """Benchmarks evaluated after training: the paper's in its order, then the others."""
-        names = dict.fromkeys(name for run in self.runs for name in run.plan.config.evaluate.final)
-        return [*(name for name in BENCHMARKS if name in names), *(name for name in names if name not in BENCHMARKS)]
-
-    def of(self, pair: str, agent: str, variant: Variant) -> dict[int, Run]:
-        """Complete runs of a pair, agent and method, by seed."""
-        key = (pair, agent, variant)
-        return {r.cell.seed: r for r in self.runs if (r.cell.pair, r.cell.agent, variant_of(r.cell)) == key}
-
-
 def variant_of(cell: GridCell) -> Variant:
     """The method of a cell."""
     return Variant(cell.method, cell.label)
 
 
-def read_results(grid: GridPlan) -> Results:
-    """Read every complete experiment of a grid once; an unreadable one counts as missing, with the reason."""
-    contents: dict[str, tuple[list[EvaluationResult], pd.DataFrame, int, str] | str] = {}
-    runs, missing = [], []
-    for cell in grid.cells:
-        if grid.states[cell.experiment].state != "done":
-            missing.append((cell, grid.states[cell.experiment]))
-            continue
-        plan = grid.plans[cell.experiment]
-        if cell.experiment not in contents:
-            try:
-                contents[cell.experiment] = _load(plan)
-            except StoreError as error:
-                contents[cell.experiment] = str(error)
-        content = contents[cell.experiment]
-        if isinstance(content, str):
-            missing.append((cell, ExperimentState("unreadable", content)))
-            continue
-        evaluations, curves, last, version = content
-        evaluations = [result for result in evaluations if result.agent == cell.agent]
-        runs.append(Run(cell, plan, evaluations, curves[curves.agent == cell.agent], last, version))
-    return Results(grid, runs, missing)
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """An agent's evaluations in the experiment of a folder; `last` is the final step of a complete one, else None."""
+
+    root: Path
+    agent: str
+    evaluations: tuple[Evaluation, ...]
+    last: int | None
+
+    def at(self, step: int | None) -> dict[str, Evaluation]:
+        """The evaluations after a step, by benchmark."""
+        return {evaluation.benchmark: evaluation for evaluation in self.evaluations if evaluation.step == step}
+
+    def value(self, step: int | None, benchmarks: Iterable[str]) -> float:
+        """Mean over benchmarks after a step; nan if one is missing or there are none."""
+        ends, names = self.at(step), list(benchmarks)
+        values = [ends[name].value if name in ends else math.nan for name in names]
+        return statistics.fmean(values) if values else math.nan
+
+    def spent(self, step: int | None) -> Spent | None:
+        """The cost up to a step after which it was evaluated."""
+        return next((evaluation.spent for evaluation in self.at(step).values()), None)
 
 
-def _load(plan: Plan) -> tuple[list[EvaluationResult], pd.DataFrame, int, str]:
-    """Evaluations, metrics, last step and version of a complete experiment."""
-    final = read_final(plan)
-    if final is None:
-        raise StoreError(f"{plan.root}: the result was removed after the grid was planned; run the report again")
-    curves, last = read_curves(plan.root, plan.config), last_step(plan.root, plan.config)
-    return list(results(plan.root)), curves, last, _version(final.versions)
+PairAgent = tuple[str, str]
 
 
-def _version(versions: dict[str, str]) -> str:
-    """Version and commit of the code that produced a result."""
-    package, commit = versions.get("version.hacpo", "unknown version"), versions.get(COMMIT)
-    return f"hacpo {package}, commit {commit}" if commit else f"hacpo {package}"
+@dataclass(frozen=True, slots=True)
+class GridRuns:
+    """All cells of a grid: for every planned pair, agent and method, its seeds, complete or not."""
+
+    record: GridRecord
+    by_seed: Mapping[tuple[str, str, Variant], Mapping[int, AgentRun]]
+
+    @property
+    def variants(self) -> list[Variant]:
+        """All methods, in grid order."""
+        return list(dict.fromkeys(variant for *_, variant in self.by_seed))
+
+    @property
+    def pairs(self) -> list[str]:
+        """All pairs, in grid order."""
+        return list(dict.fromkeys(pair for pair, *_ in self.by_seed))
+
+    def places(self, *variants: Variant) -> list[PairAgent]:
+        """Every pair and agent for which all of these methods are planned, in grid order."""
+        places = dict.fromkeys((pair, agent) for pair, agent, _ in self.by_seed)
+        return [place for place in places if all((*place, variant) in self.by_seed for variant in variants)]
+
+    def common_seeds(self, ours: Variant, theirs: Variant, places: Sequence[PairAgent]) -> list[int]:
+        """Seeds that are complete for both methods in all of these places."""
+        cells = [self.by_seed[*place, variant] for place in places for variant in (ours, theirs)]
+        seeds = [{seed for seed, run in by_seed.items() if run.last is not None} for by_seed in cells]
+        return sorted(set.intersection(*seeds)) if seeds else []
+
+
+def read_runs(record: GridRecord, status_of: StatusOf, root_of: Callable[[str], Path]) -> GridRuns:
+    """What the cells of a grid have measured."""
+    by_seed: dict[tuple[str, str, Variant], dict[int, AgentRun]] = {}
+    for cell in record.cells:
+        status = status_of(cell.experiment)
+        evaluations = status.progress.evaluations if status.progress is not None else ()
+        last = status.progress.num_steps if status.progress is not None and status.state == "done" else None
+        run = AgentRun(
+            root_of(cell.experiment), cell.agent, tuple(e for e in evaluations if e.agent == cell.agent), last
+        )
+        by_seed.setdefault((cell.pair, cell.agent, variant_of(cell)), {})[cell.seed] = run
+    return GridRuns(record, by_seed)

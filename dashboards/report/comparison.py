@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dashboards.report.cells import Variant
+from dashboards.report.cells import AgentRun, GridRuns, Variant
 from dashboards.report.compared import TOGETHER
 from dashboards.report.published import AVERAGE, BEFORE, PaperValues, paper_values_in
 from dashboards.report.statistics import Summary, summarize
-from flows.records.gridfile import GridCell, GridRecord
-from flows.records.progress import Evaluation, Spent
-from flows.records.states import ExperimentStatus
-
-StatusOf = Callable[[str], ExperimentStatus]
+from flows.records.progress import Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,39 +63,6 @@ class CurvePoint:
     half_width: float
 
 
-@dataclass(frozen=True, slots=True)
-class AgentEvaluations:
-    """An agent's evaluations for one method and seed; `last` is the final step of a complete run, else None."""
-
-    evaluations: tuple[Evaluation, ...]
-    last: int | None
-
-    @classmethod
-    def of(cls, cell: GridCell, status: ExperimentStatus) -> AgentEvaluations:
-        """An agent's evaluations in the experiment of a cell."""
-        if status.progress is None:
-            return cls((), None)
-        evaluations = tuple(e for e in status.progress.evaluations if e.agent == cell.agent)
-        return cls(evaluations, status.progress.num_steps if status.state == "done" else None)
-
-    def at(self, step: int | None) -> dict[str, Evaluation]:
-        """The evaluations after a step, by benchmark."""
-        return {evaluation.benchmark: evaluation for evaluation in self.evaluations if evaluation.step == step}
-
-    def value(self, step: int | None, benchmarks: Iterable[str]) -> float:
-        """Mean over benchmarks after a step; nan if one is missing or there are none."""
-        ends, names = self.at(step), list(benchmarks)
-        values = [ends[name].value if name in ends else math.nan for name in names]
-        return statistics.fmean(values) if values else math.nan
-
-    def spent(self, step: int | None) -> Spent | None:
-        """The cost up to a step after which it was evaluated."""
-        return next((evaluation.spent for evaluation in self.at(step).values()), None)
-
-
-_Team = list[AgentEvaluations]
-
-
 class Comparer:
     """Compares the methods on one pair of a grid.
 
@@ -109,22 +72,18 @@ class Comparer:
         others: evaluated benchmarks that are not compared.
     """
 
-    def __init__(
-        self, record: GridRecord, pair: str, status_of: StatusOf, benchmarks: Sequence[str] | None = None
-    ) -> None:
-        self._record, self._pair = record, pair
-        cells = [cell for cell in record.cells if cell.pair == pair]
-        self.agents = tuple(dict.fromkeys(cell.agent for cell in cells))
-        self._runs: dict[Variant, dict[int, dict[str, AgentEvaluations]]] = {}
-        for cell in sorted(cells, key=lambda cell: cell.seed):
-            by_seed = self._runs.setdefault(Variant(cell.method, cell.label), {})
-            by_seed.setdefault(cell.seed, {})[cell.agent] = AgentEvaluations.of(cell, status_of(cell.experiment))
-        self.variants = tuple(dict.fromkeys(Variant(cell.method, cell.label) for cell in cells))
+    def __init__(self, runs: GridRuns, pair: str, benchmarks: Sequence[str] | None = None) -> None:
+        self._record, self._pair = runs.record, pair
+        self._cells = {
+            (agent, variant): by_seed for (of, agent, variant), by_seed in runs.by_seed.items() if of == pair
+        }
+        self.agents = tuple(dict.fromkeys(agent for agent, _ in self._cells))
+        self.variants = tuple(dict.fromkeys(variant for _, variant in self._cells))
         steps: dict[str, set[int]] = {}
-        for _, _, team in self._teams(self.variants):
-            for evaluation in (e for run in team for e in run.evaluations):
+        for by_seed in self._cells.values():
+            for evaluation in (e for run in by_seed.values() for e in run.evaluations):
                 steps.setdefault(evaluation.benchmark, set()).add(evaluation.step)
-        named = tuple(name for name in record.benchmarks if name in steps) or tuple(steps)
+        named = tuple(name for name in self._record.benchmarks if name in steps) or tuple(steps)
         self.benchmarks = named if benchmarks is None else tuple(benchmarks)
         self.others = tuple(name for name in steps if name not in self.benchmarks)
         names = [*(name for name in self.benchmarks if name in steps), *self.others]
@@ -133,13 +92,14 @@ class Comparer:
 
     def _teams(
         self, variants: Sequence[Variant], agents: Sequence[str] = (), *, is_complete: bool = False
-    ) -> Iterator[tuple[Variant, int, _Team]]:
-        """Method, seed and evaluations of these agents (default: those that there are), of seeds that have them all."""
+    ) -> Iterator[tuple[int, Sequence[AgentRun]]]:
+        """Seed and runs of these agents (default: those that there are), of seeds that have them all."""
         for variant in variants:
-            for seed, by_agent in self._runs.get(variant, {}).items():
-                team = [by_agent[agent] for agent in agents or by_agent if agent in by_agent]
+            cells = [self._cells.get((agent, variant), {}) for agent in agents or self.agents]
+            for seed in sorted(set().union(*cells)):
+                team = [by_seed[seed] for by_seed in cells if seed in by_seed]
                 if len(team) >= len(agents) and not (is_complete and any(run.last is None for run in team)):
-                    yield variant, seed, team
+                    yield seed, team
 
     @cached_property
     def comparison(self) -> PairTable:
@@ -163,7 +123,7 @@ class Comparer:
         name = agents[0] if len(agents) == 1 else TOGETHER
         is_before = variant.method == BEFORE
         variants = self.variants if is_before else (variant,)
-        teams = [team for *_, team in self._teams(variants, agents, is_complete=not is_before)]
+        teams = [team for _, team in self._teams(variants, agents, is_complete=not is_before)]
         figures = []
         for column in columns:
             benchmarks = self.benchmarks if column == AVERAGE else (column,)
@@ -190,9 +150,7 @@ class Comparer:
     def paths(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> dict[int, list[CurvePoint]]:
         """Points of every seed, for those that `curve` averages: the complete ones, or else all that have started."""
         complete = list(self._teams([variant], agents, is_complete=True))
-        return {
-            seed: list(_path(team, benchmarks)) for _, seed, team in complete or list(self._teams([variant], agents))
-        }
+        return {seed: list(_path(team, benchmarks)) for seed, team in complete or list(self._teams([variant], agents))}
 
     def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> list[CurvePoint]:
         """Training curve: mean accuracy over agents against their summed tokens.
@@ -208,7 +166,7 @@ class Comparer:
         return points
 
 
-def _path(team: _Team, benchmarks: Sequence[str]) -> Iterator[CurvePoint]:
+def _path(team: Sequence[AgentRun], benchmarks: Sequence[str]) -> Iterator[CurvePoint]:
     """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
     for step in sorted({evaluation.step for evaluation in team[0].evaluations}):
         value = statistics.fmean(run.value(step, benchmarks) for run in team)

@@ -10,7 +10,7 @@ import pandas as pd
 from dashboards.charts import charts
 from dashboards.charts.charts import Chart
 from dashboards.charts.palette import method_strokes
-from dashboards.report.cells import Results, Run
+from dashboards.report.results import Results
 from dashboards.report.statistics import summarize
 
 _METRICS = {
@@ -25,12 +25,14 @@ _SMOOTHED = {"reward/mean": 5}
 
 def training_curves(results: Results) -> Iterator[Chart]:
     """A chart of every metric that was measured during training, accuracies first."""
+    frames = results.metrics.values()
     accuracies = {
         metric: f"accuracy on {metric.removeprefix('evaluate/').removesuffix('_accuracy')}"
-        for metric in sorted({metric for run in results.runs for metric in run.curves.metric})
-        if re.fullmatch(r"evaluate/.+_accuracy", metric) and any(_is_curve(run, metric) for run in results.runs)
+        for metric in sorted({metric for frame in frames for metric in frame.metric})
+        if re.fullmatch(r"evaluate/.+_accuracy", metric)
+        and any(frame.loc[frame.metric == metric, "step"].nunique() > 2 for frame in frames)
     }
-    strokes = method_strokes(variant.title for variant in results.variants)
+    strokes = method_strokes(variant.title for variant in results.runs.variants)
     for metric, label in {**accuracies, **_METRICS}.items():
         table = _table(results, metric)
         if not table.empty:
@@ -47,22 +49,15 @@ def training_curves(results: Results) -> Iterator[Chart]:
             )
 
 
-def _is_curve(run: Run, metric: str) -> bool:
-    """Whether the metric was measured between the first and the last step."""
-    steps = run.curves.loc[run.curves.metric == metric, "step"]
-    return bool(steps.between(0, run.last, inclusive="neither").any())
-
-
 def _table(results: Results, metric: str) -> pd.DataFrame:
     """Each seed's values, and their mean with a 95 % t interval at the steps that all seeds have."""
     rows: list[dict[str, object]] = []
-    for pair, agent in results.places:
-        for variant in results.variants:
+    for pair, agent in results.runs.places():
+        for variant in results.runs.variants:
             label = {"agent": results.label(pair, agent), "line": variant.title}
-            runs = results.of(pair, agent, variant)
             curves = {
-                str(seed): run.curves[run.curves.metric == metric].set_index("step")["value"]
-                for seed, run in sorted(runs.items())
+                str(seed): frame[frame.metric == metric].set_index("step")["value"]
+                for seed, frame in sorted(results.of(pair, agent, variant).items())
             }
             by_step = pd.DataFrame({seed: curve for seed, curve in curves.items() if len(curve)}).dropna()
             for step, values in by_step.iterrows():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +12,18 @@ import pandas as pd
 
 from dashboards.charts.charts import Chart
 from dashboards.charts.pictures import svg
-from dashboards.report.cells import Results, Run, Variant, read_results
+from dashboards.report.cells import variant_of
 from dashboards.report.comparison import Comparer
-from dashboards.report.costs import cost_table, gained_for_half
 from dashboards.report.curves import training_curves
-from dashboards.report.differences import ScoreReader, comparisons, finals_of
+from dashboards.report.differences import comparisons
 from dashboards.report.document import to_html, to_markdown
-from dashboards.report.published import BENCHMARKS, paper_values_in
-from dashboards.report.tables import accuracy_table, exponent_table, ratio_table
+from dashboards.report.results import Results, read_results
+from dashboards.report.tables import accuracy_table, ratio_table
 from flows.grids.planner import GridPlan
-from flows.records.gridfile import GridCell, GridRecord
-from flows.records.states import ExperimentStatus, experiment_status
-from flows.runs.verifier import gold_lines, known_unreadable_golds
+from flows.records.gridfile import GridCell
+from flows.records.progress import read_progress
 from flows.service.experiment_state import ExperimentState
-from hacpo_core.evaluation.results import findings_of
 from hacpo_core.files import write_atomically
-from hacpo_core.store.steps import StepStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +40,7 @@ def write_report(grid: GridPlan, folder: Path) -> Report:
     Raises:
         StoreError: the folder cannot be written. (An unreadable result is listed in the report as missing.)
     """
-    results = read_results(grid)
-    content = report_content(results)
+    content = report_content(read_results(grid))
     forests: list[Chart | None] = [comparison.forest for comparison in content["comparisons"]]
     charts = {chart.name: chart for chart in [*forests, *content["curves"]] if chart is not None}
     pictures = {name: svg(chart) for name, chart in charts.items()}
@@ -63,56 +56,24 @@ def write_report(grid: GridPlan, folder: Path) -> Report:
 
 def report_content(results: Results) -> Mapping[str, Any]:
     """What the template shows; empty parts are left out there."""
-    grid = results.grid
-    layout, configured_benchmarks = grid.config.report.table, grid.config.report.benchmarks
-    paper_values = paper_values_in(layout)
-    is_of_paper = layout != "plain"
-    benchmarks = (
-        list(configured_benchmarks)
-        if configured_benchmarks
-        else results.benchmarks or (list(BENCHMARKS) if is_of_paper else [])
-    )
-    record = GridRecord(grid.name, grid.config.title, layout, benchmarks, grid.cells)
-    status_of = _status_of(results)
-    tables = [Comparer(record, pair, status_of, benchmarks).comparison for pair in results.pairs]
-    finals = finals_of(record, status_of, lambda name: grid.plans[name].root, ScoreReader())
-    sections = comparisons(finals, paper_values, grid.config.report.against or []) if results.runs else []
-    headlines = {result.benchmark: result.headline for run in results.runs for result in run.ends}
-    versions = _versions(results.runs)
+    grid, runs = results.grid, results.runs
+    layout, has_results = grid.config.report.table, bool(results.metrics)
+    tables = [Comparer(runs, pair, runs.record.benchmarks).comparison for pair in runs.pairs]
     return {
         "title": grid.config.title,
         "layout": layout,
         "incomplete": _incomplete(results) if results.missing else "",
         "about": grid.config.about,
         "summary": _summary(results),
-        "versions": versions,
-        "is_dirty": any(version.endswith("-dirty") for version in versions),
-        "questions": _questions(results),
-        "golds": _golds(results.runs),
-        "comparisons": sections,
-        "exponents": exponent_table(tables) if layout == "table4" else None,
-        "accuracies": accuracy_table(tables, headlines),
+        "versions": results.versions,
+        "comparisons": comparisons(runs, grid.config.report.against or []) if has_results else [],
+        "accuracies": accuracy_table(tables, results.metric_kinds),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
         "missing": _missing_lines(results.missing),
-        "health": _health(results.runs) if results.runs else None,
-        "costs": cost_table(tables) if results.runs else None,
-        "half": gained_for_half(tables, [row for section in sections for row in section.rows]),
+        "health": _health(results) if has_results else None,
         "curves": list(training_curves(results)),
-        "is_of_paper": is_of_paper,
+        "is_of_paper": layout != "plain",
     }
-
-
-def _status_of(results: Results) -> Callable[[str], ExperimentStatus]:
-    """The status of the grid's experiments, each read once; one that cannot be read is missing."""
-    readable = {run.plan.id for run in results.runs}
-
-    @cache
-    def status_of(name: str) -> ExperimentStatus:
-        if name not in readable:
-            return ExperimentStatus("missing", None, None)
-        return experiment_status(results.grid.plans[name].root)
-
-    return status_of
 
 
 def _incomplete(results: Results) -> str:
@@ -127,51 +88,10 @@ def _summary(results: Results) -> str:
     experiments = len({cell.experiment for cell in cells})
     seeds = ", ".join(str(seed) for seed in results.grid.config.seeds)
     return (
-        f"Grid {results.grid.name}: {len(results.runs)} of {len(cells)} cells (pair x method x seed x agent) are "
-        f"measured, from {experiments} experiments. Seeds: {seeds}. Hardware: {results.grid.config.hardware}"
-        f"{_devices(results.runs)}."
+        f"Grid {results.grid.name}: {len(cells) - len(results.missing)} of {len(cells)} cells (pair x method x seed x "
+        f"agent) are measured, from {experiments} experiments. Seeds: {seeds}. Hardware: "
+        f"{results.grid.config.hardware}."
     )
-
-
-def _devices(runs: Sequence[Run]) -> str:
-    """Devices and dtypes that the runs used, to follow the name of the hardware file."""
-    engines = [run.plan.config.engine for run in runs]
-    devices = dict.fromkeys(f"{engine.device} in {engine.dtype}" for engine in engines)
-    return f" (run on {', '.join(devices)})" if devices else ""
-
-
-def _versions(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Experiments by the version of the code that made them."""
-    by_version: dict[str, set[str]] = {}
-    for run in runs:
-        by_version.setdefault(run.version, set()).add(run.plan.id)
-    return {version: sorted(names) for version, names in by_version.items()}
-
-
-def _golds(runs: Sequence[Run]) -> list[str]:
-    """A sentence for each data set with gold answers that the verifier cannot read."""
-    golds_by_set: dict[str, list[str]] = {}
-    for root in dict.fromkeys(run.plan.root for run in runs):
-        golds_by_set |= known_unreadable_golds(root)
-    return gold_lines(golds_by_set)
-
-
-def _questions(results: Results) -> list[str]:
-    """Benchmarks whose problems or settings differ between runs."""
-    lines = []
-    for name in results.benchmarks:
-        ids_by_version: dict[tuple[str, str], list[str]] = {}
-        for run in results.runs:
-            for result in run.ends:
-                if result.benchmark == name:
-                    declaration = json.dumps(result.declaration, sort_keys=True)
-                    ids_by_version.setdefault((result.digest, declaration), []).append(run.plan.id)
-        if len(ids_by_version) > 1:
-            lines += [
-                f"{name}, version {digest[:12]}: {', '.join(dict.fromkeys(ids))}"
-                for (digest, _), ids in ids_by_version.items()
-            ]
-    return lines
 
 
 def _missing_lines(cells: Sequence[tuple[GridCell, ExperimentState]]) -> list[str]:
@@ -180,7 +100,7 @@ def _missing_lines(cells: Sequence[tuple[GridCell, ExperimentState]]) -> list[st
     for cell, state in cells:
         reason = state.reason.strip().splitlines()[-1] if state.reason.strip() else ""
         agents_by_run = by_reason.setdefault((state.state, reason), {})
-        agents_by_run.setdefault(f"{Variant(cell.method, cell.label).title} seed {cell.seed}", []).append(cell.agent)
+        agents_by_run.setdefault(f"{variant_of(cell).title} seed {cell.seed}", []).append(cell.agent)
     return [
         f"{status}{': ' if reason else ''}{reason} — "
         + "; ".join(f"{name} ({', '.join(dict.fromkeys(agents))})" for name, agents in agents_by_run.items())
@@ -188,23 +108,21 @@ def _missing_lines(cells: Sequence[tuple[GridCell, ExperimentState]]) -> list[st
     ]
 
 
-def _health(runs: Sequence[Run]) -> pd.DataFrame:
-    """A line per finding about the health of a run, judged from its committed metrics."""
-    runs_by_id = {run.plan.id: run for run in runs}
-    findings = [
-        (run, finding)
-        for run in runs_by_id.values()
-        for finding in findings_of(StepStore(run.plan.root), run.plan.config)
-    ]
-    rows = [
-        {
-            "method": Variant(run.cell.method, run.cell.label).title,
-            "agent": finding.agent,
-            "finding": finding.title,
-            "seed": str(run.cell.seed),
-            "steps": f"{finding.begun_at} to {finding.ended_at or 'the end'}",
-            "at its beginning": finding.text,
-        }
-        for run, finding in findings
-    ]
+def _health(results: Results) -> pd.DataFrame:
+    """A line per finding about the health of a run."""
+    cells = {cell.experiment: cell for cell in results.grid.cells}
+    rows = []
+    for name, plan in results.grid.plans.items():
+        progress = read_progress(plan.root) if plan.root in results.metrics else None
+        for finding in progress.findings if progress is not None else ():
+            rows.append(
+                {
+                    "method": variant_of(cells[name]).title,
+                    "agent": finding.agent,
+                    "finding": finding.title,
+                    "seed": str(cells[name].seed),
+                    "steps": f"{finding.begun_at} to {finding.ended_at or 'the end'}",
+                    "at its beginning": finding.text,
+                }
+            )
     return pd.DataFrame(rows)

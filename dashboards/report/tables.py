@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from dashboards.report.cells import REFERENCE, Results, Run
+from dashboards.formats import count
+from dashboards.report.cells import REFERENCE
 from dashboards.report.comparison import Figure, PairTable, PairTableLine
 from dashboards.report.published import AVERAGE, BEFORE, printed_ratios
+from dashboards.report.results import Results
 from dashboards.report.statistics import Summary
 
 DASH = "—"
@@ -42,43 +44,29 @@ def _figure_text(figure: Figure) -> str:
     return text if figure.paper is None else f"{text} (paper {figure.paper:.3f})"
 
 
-def accuracy_table(tables: Sequence[PairTable], headlines: Mapping[str, str]) -> pd.DataFrame:
-    """Rows: an agent before training and with every method. Columns: benchmarks and, if several, their average.
+def accuracy_table(tables: Sequence[PairTable], metric_kinds: Mapping[str, str]) -> pd.DataFrame:
+    """Rows: an agent before training and with every method. Columns: benchmarks and, if several, their average; costs.
 
     Args:
         tables: of the pairs.
-        headlines: names of the benchmarks' metrics, as far as they are known.
+        metric_kinds: metrics of the benchmarks.
     """
     rows = [
-        [table.pair, line.agent, line.variant.title, *map(_figure_text, line.figures), _seeds(line)]
+        [table.pair, line.agent, line.variant.title, *map(_figure_text, line.figures), *_costs(line)]
         for table in tables
-        for line in _lines_of_agents(table)
+        for line in table.lines
+        if line.agent in table.agents
     ]
-    columns = [f"{HEADINGS.get(name, name)} {headlines.get(name, '')}".strip() for name in tables[0].columns]
-    return pd.DataFrame(rows, columns=["pair", "agent", "method", *columns, "seeds"])
+    columns = [f"{HEADINGS.get(name, name)} {metric_kinds.get(name, '')}".strip() for name in tables[0].columns]
+    return pd.DataFrame(rows, columns=["pair", "agent", "method", *columns, "tokens sampled", "GPU-hours", "seeds"])
 
 
-def _lines_of_agents(table: PairTable) -> list[PairTableLine]:
-    return [line for line in table.lines if line.agent in table.agents]
-
-
-def _seeds(line: PairTableLine) -> str:
-    return "" if line.variant.method == BEFORE else f"{line.num_seeds} of {line.num_planned}"
-
-
-def exponent_table(tables: Sequence[PairTable]) -> pd.DataFrame:
-    """Table 4: accuracy on MATH-500 by agent and exponent."""
-    rows = [
-        {"pair": table.pair, "agent": agent}
-        | {
-            line.variant.title: _figure_text(line.figures[0])
-            for line in _lines_of_agents(table)
-            if line.agent == agent and line.variant.method != BEFORE
-        }
-        for table in tables
-        for agent in table.agents
-    ]
-    return pd.DataFrame(rows).fillna("")
+def _costs(line: PairTableLine) -> list[str]:
+    """Sampled tokens, GPU-hours if there were any, and seeds."""
+    if line.variant.method == BEFORE:
+        return ["", "", ""]
+    hours = number_text(line.gpu_hours, ".3g") if line.gpu_hours else ""
+    return [count(line.tokens) if line.tokens else "", hours, f"{line.num_seeds} of {line.num_planned}"]
 
 
 def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
@@ -93,11 +81,11 @@ def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
     """
     paper_rows = {row.source: row for row in printed_ratios()} if is_printed else {}
     rows = []
-    for pair, agent in results.places:
-        for variant in results.variants:
-            runs = list(results.of(pair, agent, variant).values())
+    for pair, agent in results.runs.places():
+        for variant in results.runs.variants:
+            frames = list(results.of(pair, agent, variant).values())
             for source, symbol in (("own", "s_homo"), ("cross", "s_hete")):
-                values = _steps(runs, f"ratio_{source}/mean")
+                values = _steps(frames, f"ratio_{source}/mean")
                 row = paper_rows.get(source) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else None
                 if not values and row is None:
                     continue
@@ -105,7 +93,7 @@ def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
                 if row:
                     paper = (row.mean, row.maximum, row.minimum, row.range)
                     figures = [f"{figure} (paper {p:.5f})" for figure, p in zip(figures, paper, strict=True)]
-                shares = [_steps(runs, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
+                shares = [_steps(frames, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
                 percents = [
                     f"{100 * sum(step_shares) / len(step_shares):.1f} %" if step_shares else DASH
                     for step_shares in shares
@@ -123,5 +111,5 @@ def _spread(values: Sequence[float]) -> list[str]:
     return [f"{value:.5f}" for value in (sum(values) / len(values), maximum, minimum, maximum - minimum)]
 
 
-def _steps(runs: Sequence[Run], metric: str) -> list[float]:
-    return [float(value) for run in runs for value in run.curves.loc[run.curves.metric == metric, "value"].dropna()]
+def _steps(frames: Sequence[pd.DataFrame], metric: str) -> list[float]:
+    return [float(value) for frame in frames for value in frame.loc[frame.metric == metric, "value"].dropna()]

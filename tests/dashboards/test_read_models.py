@@ -12,8 +12,10 @@ from dashboards.charts.pictures import svg
 from dashboards.models.listing import Runs
 from dashboards.models.runs.curves import CurveReader, folded_areas, run_chart
 from dashboards.models.runs.responses import ANY, Filter, group
+from dashboards.report.cells import read_runs
 from dashboards.report.compared import TOGETHER
 from dashboards.report.comparison import Comparer
+from flows.records.gridfile import GridRecord
 from tests.dashboards.stores import evaluations, write_grid, write_run
 
 
@@ -39,8 +41,12 @@ def test_run_has_a_panel_per_metric_and_a_line_per_agent(runs_dir: Path) -> None
 
 
 def comparer(runs_dir: Path, **grid: object) -> Comparer:
-    record = write_grid(runs_dir, **grid)  # type: ignore[arg-type]
-    return Comparer(record, record.cells[0].pair, Runs(runs_dir).status)
+    return compared(runs_dir, write_grid(runs_dir, **grid))  # type: ignore[arg-type]
+
+
+def compared(runs_dir: Path, record: GridRecord) -> Comparer:
+    runs = Runs(runs_dir)
+    return Comparer(read_runs(record, runs.status, runs.root_of), record.cells[0].pair)
 
 
 def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
@@ -74,22 +80,22 @@ def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: 
     hacpo = next(one for one in made.comparison.variants if one.method == "hacpo")
     write_run(runs_dir, seed=1, step=20, state="missing")
     record = Runs(runs_dir).grid("small_grid")
-    under_way = Comparer(record, "tiny", Runs(runs_dir).status).curve(hacpo, ("qwen", "llama"), ["dev"])
+    under_way = compared(runs_dir, record).curve(hacpo, ("qwen", "llama"), ["dev"])
     assert [point.step for point in under_way] == [0, 10, 20] and under_way[1].half_width == pytest.approx(0.0)
     write_run(runs_dir, seed=0)
-    complete = Comparer(record, "tiny", Runs(runs_dir).status).curve(hacpo, ("qwen", "llama"), ["dev"])
+    complete = compared(runs_dir, record).curve(hacpo, ("qwen", "llama"), ["dev"])
     assert complete[-1].step == 40 and math.isnan(complete[-1].half_width)
 
 
 def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
     pair, agents = "qwen3-4b+qwen3-4b-instruct", ("qwen3-4b", "qwen3-4b-instruct")
     record = write_grid(runs_dir, pair=pair, agents=agents, table="table1")
-    found = Comparer(record, pair, Runs(runs_dir).status).comparison
+    found = compared(runs_dir, record).comparison
     assert all(figure.paper is None for line in found.lines for figure in line.figures)  # "dev" is not in the paper
     for path in runs_dir.rglob("progress.json"):
         path.write_text(path.read_text(encoding="utf-8").replace('"dev"', '"math500"'), encoding="utf-8")
     record.benchmarks[:] = ["math500"]
-    lines = Comparer(record, pair, Runs(runs_dir).status).comparison.lines
+    lines = compared(runs_dir, record).comparison.lines
     printed = {(line.agent, line.variant.method): line.figures[0].paper for line in lines}
     assert printed["qwen3-4b", "base"] == 0.802
     assert printed["qwen3-4b", "hacpo"] is not None and printed[TOGETHER, "hacpo"] is None

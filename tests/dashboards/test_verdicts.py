@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dashboards.models.grids.verdicts import GridComparisons, GridVerdicts
+from dashboards.models.grids.verdicts import GridComparisons
 from dashboards.models.listing import Runs
 from dashboards.report.cells import Variant
+from dashboards.report.differences import ComparisonSection
 from flows.records.gridfile import GridCell, GridRecord
 from tests.dashboards.stores import write_grid
 
 GSPO = Variant("gspo")
 
 
-def verdicts(runs_dir: Path, record: GridRecord, cells: list[GridCell]) -> GridVerdicts:
+def verdicts(runs_dir: Path, record: GridRecord, cells: list[GridCell]) -> ComparisonSection:
     runs = Runs(runs_dir)
     return GridComparisons(runs.root_of).of(replace(record, cells=cells), runs.status).verdicts
 
@@ -23,7 +24,7 @@ def test_methods_are_compared_over_the_pairs_that_have_both(runs_dir: Path) -> N
     both = write_grid(runs_dir, pair="a", last=0.6)
     ours = write_grid(runs_dir, pair="b", methods=("hacpo",), last=0.9)
     found, alone = (verdicts(runs_dir, both, cells) for cells in ([*both.cells, *ours.cells], both.cells))
-    assert found.headlines[0][1].theirs == GSPO
+    assert found.headline is not None and found.headline.theirs == GSPO
     assert found.of()[GSPO].sentence == alone.of()[GSPO].sentence, (
         "HACPO's 0.9 on the other pair is not held against GSPO"
     )
@@ -43,5 +44,5 @@ def test_verdicts_so_far_leaves_out_pairs_without_enough_seeds_and_says_so(runs_
 def test_a_training_without_its_responses_has_no_verdict_and_says_why(runs_dir: Path) -> None:
     grid = write_grid(runs_dir, with_answers=False)
     found = verdicts(runs_dir, grid, grid.cells)
-    assert found.headlines == []
+    assert found.headline is None
     assert found.of()[GSPO].sentence.startswith("HACPO − GSPO: not yet (responses cannot be read: ")

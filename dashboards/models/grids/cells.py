@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from dashboards.models.grids.matrix import Matrix, MatrixCell, MatrixRow, MatrixSection, MatrixTotals, Score
 from dashboards.models.scheduling import ScheduleView
-from dashboards.report.cells import Variant
-from dashboards.report.comparison import StatusOf
+from dashboards.report.cells import StatusOf, Variant
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluation, Progress, Spent
 from flows.records.states import ExperimentStatus

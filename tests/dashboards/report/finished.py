@@ -16,10 +16,11 @@ from flows.records.gridfile import GridCell
 from flows.records.progress import PROGRESS_FILE, Evaluation, Progress, Spent
 from flows.runs.experiment import RESULT_FILE
 from flows.service.experiment_state import ExperimentState
-from hacpo_core.config import EngineConfig, TeamConfig
+from hacpo_core.config import TeamConfig
 from hacpo_core.evaluation.metrics import estimates
 from hacpo_core.evaluation.results import EvaluationResult, result_phase, results
 from hacpo_core.files import write_json
+from hacpo_core.phases.health import Finding
 from hacpo_core.records import PhaseCost
 from hacpo_core.store.steps import StepStore
 
@@ -37,11 +38,9 @@ def finished(
     agents: Sequence[str] = AGENTS,
     rewards: Mapping[tuple[int, str, str], Rewards],
     metrics: Mapping[str, float],
-    versions: Mapping[str, str] | None = None,
     headline: str = "avg@1",
-    digest: str = "",
-    engine: EngineConfig | None = None,
     is_tracked: bool = False,
+    findings: Sequence[Finding] = (),
 ) -> Plan:
     """A complete experiment.
 
@@ -51,21 +50,19 @@ def finished(
         agents: of the tiny pair.
         rewards: by step, benchmark and agent.
         metrics: every agent's, the same in every step.
-        versions: of the code that made it.
         headline: the benchmarks' metric.
-        digest: of the questions.
-        engine: in place of the CPU.
         is_tracked: whether MLflow is told.
+        findings: about its health.
     """
     words = [f"seed={seed}", f"train.num_steps={NUM_STEPS}", f"runtime.runs_dir={root}"]
     config = compose("tiny", method, overrides=[*words, f"tracking.enabled={str(is_tracked).lower()}"])
     pair = TeamConfig(name=config.pair.name, agents={name: config.pair.agents[name] for name in agents})
-    config = replace(config, pair=pair, engine=engine or config.engine)
+    config = replace(config, pair=pair)
     plan = Plan(f"{'+'.join(agents)}-{method}-s{seed}", config, root / f"{'+'.join(agents)}-{method}-s{seed}")
     plan.root.mkdir(parents=True)
     store = StepStore(plan.root)
     for (step, benchmark, agent), values in rewards.items():
-        evaluate(store, step, benchmark, agent, np.asarray(values, dtype=np.float64), headline, digest)
+        evaluate(store, step, benchmark, agent, np.asarray(values, dtype=np.float64), headline)
     for step in range(1, NUM_STEPS + 1):
         value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
@@ -76,11 +73,13 @@ def finished(
     ]
     write_json(
         plan.root / PROGRESS_FILE,
-        asdict(Progress(pair.name, method, seed, NUM_STEPS, NUM_STEPS, 0.0, evaluations=noted)),
+        asdict(
+            Progress(pair.name, method, seed, NUM_STEPS, NUM_STEPS, 0.0, evaluations=noted, findings=list(findings))
+        ),
     )
     cost = {"tokens_sampled": 1000, "tokens_trained": 400, "seconds": 36.0, "gpu_seconds": 0.0}
     table = [{"agent": agent, "seed": seed, **cost} for agent in agents]
-    result: dict[str, Any] = {"id": plan.id, "table": table, "versions": dict(versions or {})}
+    result: dict[str, Any] = {"id": plan.id, "table": table}
     write_json(plan.root / RESULT_FILE, result)
     return plan
 
@@ -92,7 +91,6 @@ def evaluate(
     agent: str,
     reward_PK: np.ndarray[Any, Any],
     headline: str = "avg@1",
-    digest: str = "",
 ) -> None:
     """Commit an agent's answers to a benchmark after a step, and their result."""
     num_problems, num_samples = reward_PK.shape
@@ -109,7 +107,7 @@ def evaluate(
         benchmark=benchmark,
         agent=agent,
         step=step,
-        digest=digest,
+        digest="",
         declaration={},
         estimates=tuple(estimates(reward_PK, seed=0)),
         headline=headline,

@@ -16,10 +16,11 @@ from dashboards.charts import charts
 from dashboards.models.grids.verdicts import GridComparisons
 from dashboards.models.listing import Runs
 from dashboards.report import write_report
-from dashboards.report.cells import REFERENCE, Variant, read_results
-from dashboards.report.differences import Finals, ScoreReader, finals_of
+from dashboards.report.cells import REFERENCE, GridRuns, Variant, read_runs
+from dashboards.report.differences import difference, problem_scores
 from dashboards.report.document import to_markdown
 from dashboards.report.pages import report_content
+from dashboards.report.results import read_results
 from dashboards.report.statistics import Difference, holm
 from dashboards.report.tables import ratio_table
 from flows.commands.run_grid import record_of
@@ -27,7 +28,7 @@ from flows.grids.planner import GridPlan
 from flows.records.gridfile import GridCell
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState
-from hacpo_core.config import EngineConfig
+from hacpo_core.phases.health import Finding
 from tests.dashboards.browsing import PHONE, chromium, reason_to_skip
 from tests.dashboards.report.finished import AGENTS, Rewards, finished, grid_of
 
@@ -65,20 +66,18 @@ def grid(tmp_path: Path) -> GridPlan:
 def test_report_lists_what_the_rules_of_health_find(grid: GridPlan, tmp_path: Path) -> None:
     said = section(text_of(grid), "Health")
     assert said.strip() == "No rule of `hacpo health` found anything in the metrics of these runs."
-    ill = METRICS | {"sampler/logprob_difference_mean": 0.5}
     together = rewards(scores(1, 0, 0, 0), qwen_tiny=scores(1, 1, 1, 0), llama_tiny=scores(1, 1, 0, 0))
-    plans = [finished(tmp_path, "hacpo", seed=7, rewards=together, metrics=ill)]
-    found = section(text_of(grid_of(plans, table="plain", benchmarks=[TEST])), "Health")
-    text = "sampler and learner differ by 5.0e-01 nats a token, in float32 expected at most 1.0e-03"
-    for agent in AGENTS:
-        assert f"| HACPO | {agent} | sampler differs | 7 | 1 to the end | {text} |" in found
+    finding = Finding("sampler_differs", "qwen-tiny", "", 1, "they differ")
+    plan = finished(tmp_path, "hacpo", seed=7, rewards=together, metrics=METRICS, findings=[finding])
+    found = section(text_of(grid_of([plan], table="plain", benchmarks=[TEST])), "Health")
+    assert "| HACPO | qwen-tiny | sampler differs | 7 | 1 to the end | they differ |" in found
 
 
-def finals_of_grid(grid: GridPlan) -> Finals:
+def runs_of(grid: GridPlan) -> GridRuns:
     def root(name: str) -> Path:
         return grid.plans[name].root
 
-    return finals_of(record_of(grid), lambda name: experiment_status(root(name)), root, ScoreReader())
+    return read_runs(record_of(grid), lambda name: experiment_status(root(name)), root)
 
 
 def text_of(grid: GridPlan) -> str:
@@ -102,10 +101,6 @@ def accuracy(text: str, agent: str, method: str) -> list[str]:
     return row(section(text, "Accuracy"), "tiny", agent, method)
 
 
-def price(text: str, method: str) -> list[str]:
-    return row(section(text, "Cost per point of accuracy"), "tiny", method)
-
-
 def lead(text: str, theirs: str, *place: str) -> list[str]:
     """The figures of HACPO against another method, for a pair and an agent or over all agents."""
     return row(section(text, "Differences"), f"HACPO − {theirs}", *(place or ("", "all agents")))
@@ -113,37 +108,22 @@ def lead(text: str, theirs: str, *place: str) -> list[str]:
 
 def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
     text = text_of(grid)
-    assert accuracy(text, "qwen-tiny", "HACPO") == ["0.750", "1 of 1"]
-    assert accuracy(text, "llama-tiny", "HACPO") == ["0.500", "1 of 1"]
-    assert accuracy(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
-    assert accuracy(text, "llama-tiny", "before training") == ["0.250", ""]
+    assert accuracy(text, "qwen-tiny", "HACPO") == ["0.750", "1.0k", "1 of 1"]
+    assert accuracy(text, "llama-tiny", "HACPO") == ["0.500", "1.0k", "1 of 1"]
+    assert accuracy(text, "qwen-tiny", "GSPO x 2") == ["0.500", "2.0k", "1 of 1"]
+    assert accuracy(text, "llama-tiny", "before training") == ["0.250", "", ""]
 
 
 def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> None:
-    finals = finals_of_grid(grid)
-    found = finals.difference(REFERENCE, Variant("gspo_x2"), [("tiny", "qwen-tiny")])
+    runs = runs_of(grid)
+    found = difference(runs, REFERENCE, Variant("gspo_x2"), [("tiny", "qwen-tiny")])
     assert isinstance(found, Difference)
     assert (found.value, found.num_seeds, found.num_problems) == (25.0, 1, 4)
     # qwen: problem 2 won; llama: problem 2 won, problem 3 lost. Both together: (0 + 1 + 0 + 0 - 0 ...) / 8.
-    both = finals.difference(REFERENCE, Variant("gspo_x2"), finals.places())
+    both = difference(runs, REFERENCE, Variant("gspo_x2"), runs.places())
     assert isinstance(both, Difference)
     assert both.value == pytest.approx(12.5)
     assert lead(text_of(grid), "GSPO x 2")[0] == "+12.5"
-
-
-def test_point_of_accuracy_has_its_price(grid: GridPlan, tmp_path: Path) -> None:
-    text = text_of(grid)
-    # Two agents, two steps: 4 x 500 tokens for 50 + 25 points, and twice as many for 25 + 25.
-    assert price(text, "HACPO") == ["2.0k", "1.00 x", "+37.5", "27", "1"]
-    assert price(text, "GSPO x 2") == ["4.0k", "2.00 x", "+25.0", "80", "1"]
-    assert "tiny: HACPO samples 0.50 times the tokens of GSPO x 2. HACPO is 12.5 points ahead of GSPO x 2 (" in text
-    after = rewards(scores(0, 0), qwen_tiny=scores(0, 1), llama_tiny=scores(0, 1))
-    engine = EngineConfig(device="cuda", dtype="bfloat16")
-    metrics = METRICS | {"gpu/rollout_s": 900.0}
-    plan = finished(tmp_path / "gpu", "hacpo", rewards=after, metrics=metrics, engine=engine)
-    text = text_of(grid_of([plan], benchmarks=[TEST]))
-    assert price(text, "HACPO")[-1] == "1"  # two agents, two steps: 4 x 900 s
-    assert "Hardware: cpu (run on cuda in bfloat16)." in text
 
 
 def test_benchmark_without_a_scored_problem_leaves_the_rest_of_the_report(grid: GridPlan, tmp_path: Path) -> None:
@@ -209,8 +189,8 @@ def test_best_of_samples_is_scored_as_such(tmp_path: Path) -> None:
     plan = finished(tmp_path, "hacpo", rewards=before | after, metrics=METRICS, headline="best@2")
     grid = grid_of([plan], benchmarks=[TEST])
     assert accuracy(text_of(grid), "qwen-tiny", "HACPO")[0] == "0.500", "avg@2 would be 0.25"
-    (final, *_) = (by_seed[0] for by_seed in finals_of_grid(grid).by_seed.values())
-    assert list(ScoreReader().scores(final, TEST)) == [1.0, 0.0]
+    (run, *_) = (by_seed[0] for by_seed in runs_of(grid).by_seed.values())
+    assert list(problem_scores(run.root, 2, TEST, run.agent, 0.5)) == [1.0, 0.0]
 
 
 def test_runs_on_other_problems_are_not_compared(grid: GridPlan, tmp_path: Path) -> None:
@@ -231,7 +211,7 @@ def test_missing_cells_say_why(grid: GridPlan) -> None:
     assert "- failed: StoreError: the disk is full — Naive seed 0 (qwen-tiny)" in text
     assert "- unavailable: pair.agents.a.path: /m is no folder — GRPO seed 0 (qwen-tiny)" in text
     assert "- missing: not run — GSPO seed 0 (qwen-tiny)" in text
-    assert accuracy(text, "qwen-tiny", "Naive") == ["—", "0 of 1"]
+    assert accuracy(text, "qwen-tiny", "Naive") == ["—", "", "0 of 1"]
     number = len(grid.plans) + 3
     top = (
         f"**Incomplete: 3 of {number} experiments have no result (1 failed, 1 unavailable, 1 missing); they are listed"
@@ -244,8 +224,8 @@ def test_torn_experiment_is_missing_and_the_others_are_reported(grid: GridPlan) 
     (torn.root / "steps" / "000002" / "metrics.json").write_text("{}", encoding="utf-8")
     text = text_of(grid)
     assert re.search(r"- unreadable: .*metrics\.json.* — HACPO seed 0 \(qwen-tiny, llama-tiny\)", text)
-    assert accuracy(text, "qwen-tiny", "HACPO") == ["—", "0 of 1"]
-    assert accuracy(text, "qwen-tiny", "GSPO x 2") == ["0.500", "1 of 1"]
+    assert accuracy(text, "qwen-tiny", "HACPO") == ["—", "", "0 of 1"]
+    assert accuracy(text, "qwen-tiny", "GSPO x 2") == ["0.500", "2.0k", "1 of 1"]
 
 
 def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> None:

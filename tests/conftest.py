@@ -232,6 +232,7 @@ def probe(
             main()
         printed = capsys.readouterr()
         assert ended.value.code == 0, printed.err
+        assert "first calls, in which its sampler checks itself" in printed.err, "it would be silent for minutes"
         assert not (runs_dir / "experiments").exists()
         return printed.out
 

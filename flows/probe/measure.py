@@ -136,8 +136,7 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
     problems = [train_problems[index] for index in order.tolist()]
     measurements = {}
     for agent in experiment.agents:
-        tell(f"{agent}: {len(problems)} problems x {config.rollout.num_samples} responses")
-        measurements[agent] = _sample(experiment, agent, problems)
+        measurements[agent] = _sample(experiment, agent, problems, tell)
     responses = {agent: measurement.responses for agent, measurement in measurements.items()}
     estimate = _estimate(experiment, problems, responses)
     agents, pairs = {}, []
@@ -162,15 +161,16 @@ def _measure(experiment: Experiment, num_problems: int, tell: Callable[[str], No
     return Probe(agents, tuple(pairs))
 
 
-def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem]) -> _Sampled:
+def _sample(experiment: Experiment, agent: str, problems: Sequence[Problem], tell: Callable[[str], None]) -> _Sampled:
     rollout = experiment.config.rollout
     specs = [
         SampleSpec(problem, sample, rollout.limits) for problem in problems for sample in range(rollout.num_samples)
     ]
 
+    tell(f"{agent}: first calls, in which its sampler checks itself and its engine compiles and allocates")
     with agent_at(experiment, agent, 0) as (placed, _):
-        # the first calls compile and allocate
         placed.score(placed.sample(specs[: rollout.num_samples], step=STEP, purpose="rollout"))
+    tell(f"{agent}: {len(problems)} problems x {rollout.num_samples} responses")
     with agent_at(experiment, agent, 0) as (placed, sampling):
         responses = placed.sample(specs, step=STEP, purpose="rollout")
     with agent_at(experiment, agent, 0) as (placed, scoring):

@@ -39,29 +39,15 @@ class ProbeReport:
         )
 
     @property
-    def costs(self) -> pd.DataFrame:
-        """Seconds of a step, a column per agent."""
-        parts = {
-            "sampling, s": self.cost.sampling_s,
-            "scoring, s": self.cost.scoring_s,
-            "verifying, s": self.cost.verifying_s,
-            "update, s": self.cost.updating_s,
-        }
-        names = list(self.probe.agents)
-        rows = [{"of a step": part, **{k: _figure(seconds[k]) for k in names}} for part, seconds in parts.items()]
-        return pd.DataFrame(rows)
-
-    @property
     def memory(self) -> str:
         """Time of a step and of the run, and memory, in sentences."""
         cost, config = self.cost, self.plan.config
-        device = "GPU" if config.engine.device != "cpu" else "process"
         room = f"; there are {_figure(cost.room_gib)}" if cost.room_gib is not None else ""
         return (
             f"A step takes about {_figure(cost.step_s)} s, and {config.train.num_steps} steps with their evaluations "
-            f"{_time(cost.run_hours)} ({_figure(cost.occupied_hours)} {device}-hours), without optimizer "
-            "steps, hand-overs of weights and checkpoints; an update is estimated from forward passes. Planned memory: "
-            f"at most {_figure(cost.memory_gib)} GiB, with one response at a time {_figure(cost.min_gib)} GiB{room}."
+            f"{_time(cost.run_hours)}, without optimizer steps, hand-overs of weights and checkpoints; an update is "
+            f"estimated from forward passes. Planned memory: at most {_figure(cost.memory_gib)} GiB, with one response "
+            f"at a time {_figure(cost.min_gib)} GiB{room}."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -95,9 +81,9 @@ class ProbeReport:
         agents = {name: _agent_lines(agent, limit) for name, agent in self.probe.agents.items()}
         parts += ["", pd.DataFrame(agents).to_string()]
         if self.probe.pairs:
-            pairs = [_pair_line(pair) for pair in self.probe.pairs]
-            parts += ["", "Other agents' rows", pd.DataFrame(pairs).to_string(index=False)]
-        parts += ["", self.costs.to_string(index=False), self.memory, "", "Findings"]
+            pairs = {f"{pair.source} for {pair.learner}": _pair_lines(pair) for pair in self.probe.pairs}
+            parts += ["", "Other agents' rows, for the agent that learns", pd.DataFrame(pairs).to_string()]
+        parts += ["", self.memory, "", "Findings"]
         parts += [f"- {finding.message}" for finding in self.findings] or ["Nothing speaks against this training."]
         return "\n".join(parts)
 
@@ -122,20 +108,18 @@ def _agent_lines(agent: AgentProbe, limit: float) -> Mapping[str, str]:
     }
 
 
-def _pair_line(pair: PairProbe) -> Mapping[str, str]:
+def _pair_lines(pair: PairProbe) -> Mapping[str, str]:
     return {
-        "learner": pair.learner,
-        "source": pair.source,
         "rows": str(pair.num_rows),
         "ratio (10 %, 50 %, 90 %)": ", ".join(f"{ratio:.2f}" for ratio in pair.ratios),
         "bounds": f"{pair.floor:.4g} to {pair.ceiling:.4g}",
-        "pass first": f"{pair.first_share:.1%}",
-        "pass last": f"{pair.last_share:.1%}",
-        "half pass at floor": "none" if pair.half_floor is None else f"{pair.half_floor:.2f}",
-        "gradient cosine": "none" if pair.gradient_cosine is None else f"{pair.gradient_cosine:.2f}",
-        "length drift": f"{pair.length_drift:+.1%}",
-        "cut": str(pair.num_truncated),
-        "empty": str(pair.num_empty),
+        "pass the bounds before the first update": f"{pair.first_share:.1%}",
+        "pass the bounds of the last update": f"{pair.last_share:.1%}",
+        "half would pass at the floor": "none" if pair.half_floor is None else f"{pair.half_floor:.2f}",
+        "cosine with the own gradient": "none" if pair.gradient_cosine is None else f"{pair.gradient_cosine:.2f}",
+        "change of length by retokenisation": f"{pair.length_drift:+.1%}",
+        "cut at the limit": str(pair.num_truncated),
+        "without tokens": str(pair.num_empty),
     }
 
 

@@ -83,8 +83,6 @@ class Guard:
                 self._add_headers(MutableHeaders(scope=message), visitor, scope)
             await send(message)
 
-        if _bearer(headers) is not None and not visitor.is_admitted:
-            await self.slow_down()
         error_response = self._error_response(scope, headers, visitor)
         scope.setdefault("state", {})["visitor"] = visitor
         scope["state"]["guard"] = self
@@ -100,7 +98,7 @@ class Guard:
         if _host_name(headers.get("host", "")) not in self._access.hosts:
             return PlainTextResponse("this host name is not allowed; add it with --allow-host", 421)
         path, method = scope["path"], scope["method"]
-        if method not in _SAFE and not self._is_bearer(headers):
+        if method not in _SAFE:
             if not _is_own_origin(headers):
                 return PlainTextResponse("refused: the request does not come from this page", 403)
             if not hmac.compare_digest(headers.get(CSRF_HEADER, "").encode(), visitor.csrf.encode()):
@@ -111,7 +109,7 @@ class Guard:
             return Response(status_code=401, headers={"HX-Redirect": LOGIN_PATH})
         if method in _SAFE and "text/html" in headers.get("accept", ""):
             return RedirectResponse(LOGIN_PATH, 303)
-        return PlainTextResponse("log in at /login, or send Authorization: Bearer", 401)
+        return PlainTextResponse("log in at /login", 401)
 
     async def slow_down(self) -> None:
         """Wait because of a wrong token: one at a time, whoever sends it."""
@@ -123,15 +121,11 @@ class Guard:
         token = self._access.token
         return token is not None and hmac.compare_digest(text.encode(), token.encode())
 
-    def _is_bearer(self, headers: Headers) -> bool:
-        text = _bearer(headers)
-        return text is not None and self.is_token(text)
-
     def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
         sent_cookie = _cookies(headers).get(_cookie_name(scope), "")
         is_known = self._is_signed(sent_cookie)
         cookie = sent_cookie if is_known else self.signed("visitor")
-        is_admitted = self._access.token is None or self._is_bearer(headers) or cookie.startswith("user.")
+        is_admitted = self._access.token is None or cookie.startswith("user.")
         return Visitor(cookie, not is_known, is_admitted, self._mac(f"csrf {cookie}"))
 
     def signed(self, kind: str) -> str:
@@ -154,12 +148,6 @@ class Guard:
             headers.setdefault("cache-control", "no-store")
             if visitor.is_new and "set-cookie" not in headers:
                 headers["set-cookie"] = cookie_header(scope, visitor.cookie)
-
-
-def _bearer(headers: Headers) -> str | None:
-    """The token of an Authorization header; None without one."""
-    scheme, _, text = headers.get("authorization", "").partition(" ")
-    return text.strip() if scheme.lower() == "bearer" else None
 
 
 def is_loopback(host: str) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -41,24 +41,12 @@ STATIC_FOLDERS = (HERE / "static", LOOK)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """Address of another service's page, "" if it does not run, and whether the visitor can reach it."""
-
-    url: str = ""
-    is_reachable: bool = False
-
-    def to(self, path: str) -> Link:
-        """Link to a path of this page."""
-        return replace(self, url=f"{self.url}{path}") if self.url else self
-
-
-@dataclass(frozen=True, slots=True)
 class Links:
-    """Links to other services' pages."""
+    """Addresses of other services' pages, "" for one that does not run or that the visitor cannot reach."""
 
-    prefect: Link = Link()
-    mlflow: Link = Link()
-    mlflow_runs: Link = Link()
+    prefect: str = ""
+    mlflow: str = ""
+    mlflow_runs: str = ""
     """its table of runs, with chosen columns"""
 
 
@@ -88,12 +76,11 @@ class Site:
         server = find_server(self.runs.runs_dir)
         is_here = is_loopback(request.url.hostname or "")
 
-        def link(url: str) -> Link:
-            return Link(url, is_here or not is_loopback(urlsplit(url).hostname or ""))
+        def link(url: str) -> str:
+            return url if is_here or not is_loopback(urlsplit(url).hostname or "") else ""
 
         mlflow = link(self.mlflow_url())
-        view = mlflow.to(self._mlflow_view()) if mlflow.url else mlflow
-        return Links(link(server.url if server is not None else ""), mlflow, view)
+        return Links(link(server.url if server is not None else ""), mlflow, mlflow and mlflow + self._mlflow_view())
 
     def _mlflow_view(self) -> str:
         """Path of MLflow's table of the grids' results, else of its runs; its start page if it has neither."""

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from dashboards.models.grids.cells import total_spent
 from dashboards.models.runs.curves import folded_areas, run_chart
-from dashboards.site import FILE_KINDS, Link, Site, chart_response, fragment, part, version_of
+from dashboards.site import FILE_KINDS, Site, chart_response, fragment, part, version_of
 from flows.records.mlflow_address import STATE_FILE
 from flows.records.runlog import LOG_FILE, read_log
 from flows.records.states import CONFIG_FILE
@@ -80,8 +80,8 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
         "run": run,
         "failure": status.failure,
         "has_steps": StepStore(root).last_step() > 0,
-        "prefect": links.prefect.to(f"/runs/flow-run/{run.id}") if run is not None else Link(),
-        "mlflow": links.mlflow.to(f"/#/runs/{mlflow_run}") if mlflow_run else Link(),
+        "prefect": f"{links.prefect}/runs/flow-run/{run.id}" if links.prefect and run is not None else "",
+        "mlflow": f"{links.mlflow}/#/runs/{mlflow_run}" if links.mlflow and mlflow_run else "",
     }
     return context | {"version": version_of(*context.values())}
 

@@ -47,11 +47,9 @@ def _sample_view(
     right: _Name = "",
     wrong: _Name = "",
     verdict: Literal["", "correct", "wrong", "unscored"] = "",
-    agent: _Name = "",
-    tag: _Name = "",
     text: _Name = "",
 ) -> SampleView:
-    criteria = Filter(right, wrong, verdict, agent, tag, text)
+    criteria = Filter(right, wrong, verdict, text)
     return SampleView(int(step) if step else None, benchmark, criteria, problem)
 
 
@@ -65,7 +63,7 @@ def samples_routes(site: Site) -> APIRouter:
     @router.get("/samples/{experiment}")
     def show(request: Request, experiment: str, view: _View) -> Response:
         context = problem_context(site, experiment, view)
-        page = {name: context[name] for name in ("experiment", "view", "agents", "tags", "benchmarks")}
+        page = {name: context[name] for name in ("experiment", "view", "agents", "benchmarks")}
         return site.page(
             request, "samples/samples.html", **page, any=ANY, responses=fragment("samples/responses.html", **context)
         )
@@ -120,7 +118,6 @@ def problem_context(site: Site, experiment: str, view: SampleView = SampleView()
         "problem": problem,
         "text": (problem.question or texts.get(problem.problem_id, "")) if problem is not None else "",
         "agents": responses.by_strength,
-        "tags": responses.tags,
         "benchmarks": tuple(dict.fromkeys(evaluation.benchmark for evaluation in evaluations)),
         "is_live": status.state != "done",
     }

@@ -24,8 +24,6 @@ from hacpo_core.store.steps import MANIFEST, StepStore
 _log = logging.getLogger(__name__)
 ANY = "any"
 """stands for some agent in `Filter.right` and `Filter.wrong`"""
-ORDINARY_TAG = "ordinary"
-"""stands for responses without a tag"""
 _MAX_CACHED_STEPS = 8
 """number of steps kept in memory"""
 
@@ -72,25 +70,19 @@ class Filter:
     Attributes:
         right: an agent that has a correct response, or ANY.
         wrong: another agent that has a wrong response and no correct one, or ANY.
-        verdict, agent, tag, text: some response has this verdict, is of this agent, has this tag, and contains this
-            text, in any case; the text may also stand in the problem's id or in the problem.
+        verdict, text: some response has this verdict and contains this text, in any case; the text may also stand in
+            the problem's id or in the problem.
     """
 
     right: str = ""
     wrong: str = ""
     verdict: str = ""
-    agent: str = ""
-    tag: str = ""
     text: str = ""
 
     def accepts(self, response: Response, text_is_elsewhere: bool) -> bool:
         """Whether a response has all that is asked of one."""
-        return (
-            self.verdict in ("", response.status)
-            and self.agent in ("", response.agent)
-            and self.tag in ("", response.tag or ORDINARY_TAG)
-            and (text_is_elsewhere or self.text.casefold() in response.text.casefold())
-        )
+        has_text = text_is_elsewhere or self.text.casefold() in response.text.casefold()
+        return has_text and self.verdict in ("", response.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +109,6 @@ class StepResponses:
 
     problems: tuple[ProblemResponses, ...]
     by_strength: tuple[str, ...]
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Tags of the responses, if there is any besides none."""
-        tags = dict.fromkeys(
-            r.tag
-            for problem in self.problems
-            for agent_responses in problem.responses.values()
-            for r in agent_responses
-        )
-        return tuple(tag or ORDINARY_TAG for tag in tags) if any(tags) else ()
 
     def select(self, criteria: Filter, texts: Mapping[str, str]) -> tuple[ProblemResponses, ...]:
         """Problems that a filter lets through.

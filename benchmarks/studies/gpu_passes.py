@@ -41,7 +41,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "update, twice the pass": {"micro_batch_tokens": 32768},
     "update, half the pass": {"micro_batch_tokens": 8192},
     "update, checkpointing": {"gradient_checkpointing": True},
-    "update, sums in bfloat16": {"grad_dtype": "same"},
     "update, head in float32": {"head_dtype": "float32"},
     COMPILED: {"compile": True},
 }
@@ -65,7 +64,7 @@ def measure(work: Callable[[], object], rounds: int) -> dict[str, float]:
 
 def learner_of(size: str, changes: dict[str, Any]) -> TorchLearner:
     """A learner with random weights."""
-    fixed: dict[str, Any] = {"device": DEVICE, "dtype": DTYPE, "grad_dtype": "float32"}
+    fixed: dict[str, Any] = {"device": DEVICE, "dtype": DTYPE}
     engine = EngineConfig(**fixed | changes)
     use_expandable_segments(engine)
     return TorchLearner(

@@ -116,7 +116,6 @@ def profiled_update(model: PreTrainedModel, threads: int) -> list[dict[str, Any]
     engine = EngineConfig(
         device="cuda" if HAS_GPU else "cpu",
         dtype="bfloat16" if HAS_GPU else "float32",
-        grad_dtype="float32",
         num_threads=threads,
     )
     learner = TorchLearner(

@@ -3,7 +3,7 @@
 Bytes per trained weight: the size of dtype for the weight and again for its gradient; 8 for AdamW's two moments; in
 bfloat16, 4 more for the master weight and 4 for its gradient. DeepSpeed always copies gradients to fp32 for the step;
 in bfloat16 it makes one more copy in bfloat16. ZeRO shards over the ranks: optimizer states and the copies for the
-step, and at stage 2 gradients. With `engine.grad_dtype: float32`, accumulated gradients take 4 bytes. The backward pass
+step, and at stage 2 gradients, which it accumulates in 4 bytes a weight. The backward pass
 of the output embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed's optimizer offloaded,
 it keeps a buffer for the largest gradient. Each process has a CUDA context; a learner after an update and an engine
 that sleeps hold memory of their own.
@@ -188,8 +188,7 @@ def _learner_bytes(config: ExperimentConfig, shape: ModelShape, ranks: int) -> _
     is_bf16, is_deepspeed = width == 2, engine.learner == "deepspeed"
     stage = engine.deepspeed.stage if is_deepspeed else 0
     total, trained = shape.num_parameters, num_trained(config, shape)
-    # With torch, sums in fp32 are the copy for the step.
-    sums_in_fp32 = is_deepspeed and is_bf16 and engine.grad_dtype == "float32"
+    sums_in_fp32 = is_deepspeed and is_bf16  # with torch, sums in fp32 are the copy for the step
     gradients: float = (4 if sums_in_fp32 else width) * trained / _ranks(2, stage, ranks)
     optimizer: float = (12 if is_bf16 else 8) * trained / _ranks(1, stage, ranks)
     if is_deepspeed and engine.deepspeed.offload_optimizer:

@@ -115,17 +115,12 @@ class EngineConfig:
     dtype: str = setting(
         "float32",
         "data type of weights and activations",
-        choices={"float32": "", "bfloat16": "with fp32 master weights and an fp32 log-softmax"},
+        choices={"float32": "", "bfloat16": "with fp32 master weights, gradient sums and log-softmax"},
     )
     head_dtype: str = setting(
         "same",
         "data type in which logits are computed, in learner and sampler",
         choices={"same": "as dtype", "float32": ""},
-    )
-    grad_dtype: str = setting(
-        "same",
-        "data type in which gradients are accumulated over micro-batches",
-        choices={"same": "as dtype", "float32": "2 bytes per weight more than in bfloat16"},
     )
     num_threads: int | str = setting(
         AUTO,

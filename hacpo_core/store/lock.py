@@ -1,4 +1,4 @@
-"""Lock of an experiment's folder: one process at a time may write, across machines."""
+"""Lock of an experiment's folder: one process at a time may write."""
 
 from __future__ import annotations
 
@@ -6,33 +6,25 @@ import fcntl
 import json
 import os
 import socket
-import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from hacpo_core.errors import LockedError
 from hacpo_core.files import write_errors
 
-HEARTBEAT_S = 10.0
-STALE_S = 90.0
 _PATIENCE_S, _PAUSE_S = 1.0, 0.05
-_RECORD_BYTES = 256
 
 
 class ExperimentLock:
-    """Exclusive right to write to an experiment's folder.
+    """Exclusive right to write to an experiment's folder: the kernel's file lock, which even kill -9 releases.
 
-    The kernel's file lock is released even by kill -9. For machines that share a disk without sharing file locks, a
-    heartbeat younger than `STALE_S` counts as a held lock.
+    Machines that share a folder must share file locks, as NFS 4 does.
     """
 
     def __init__(self, root: Path) -> None:
         self._path = root / "lock"
         self._file: Any = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="experiment-lock", daemon=True)
 
     def __enter__(self) -> ExperimentLock:
         with write_errors(self._path):
@@ -41,16 +33,16 @@ class ExperimentLock:
         try:
             self._acquire()
             with write_errors(self._path):
-                self.beat()
-            self._thread.start()
+                self._file.truncate(0)
+                os.pwrite(
+                    self._file.fileno(), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0
+                )
         except BaseException:
             self._file.close()
             raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stop.set()
-        self._thread.join()
         self._file.truncate(0)
         self._file.close()
 
@@ -59,8 +51,7 @@ class ExperimentLock:
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() >= deadline:
                     holder = _holder(self._file)
@@ -69,30 +60,10 @@ class ExperimentLock:
                         f"{holder.get('host', 'an unknown host')}; wait for it or stop it, then try again"
                     ) from error
             time.sleep(_PAUSE_S)
-        holder = _holder(self._file)
-        if _beats_elsewhere(holder):
-            raise LockedError(
-                f"{self._path.parent} is being written on host {holder['host']}, whose last heartbeat is younger than "
-                f"{STALE_S:.0f} s; wait for it or stop it, then try again"
-            )
-
-    def beat(self) -> None:
-        """Renew the heartbeat; raises OSError if the disk is full."""
-        record = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "heartbeat": time.time()})
-        # Written in place with a fixed length, so that readers on other machines always find a complete record.
-        os.pwrite(self._file.fileno(), record.ljust(_RECORD_BYTES).encode(), 0)
-        os.fsync(self._file.fileno())
-
-    def _run(self) -> None:
-        while not self._stop.wait(HEARTBEAT_S):
-            try:
-                self.beat()
-            except OSError:  # a full disk: the kernel's lock still holds, the next beat may succeed
-                continue
 
 
 def is_locked(root: Path) -> bool:
-    """Whether a process holds the experiment's lock, here or on another machine that shares the disk."""
+    """Whether a process holds the experiment's lock."""
     try:
         file = (root / "lock").open(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -102,7 +73,7 @@ def is_locked(root: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        return _beats_elsewhere(_holder(file))
+    return False
 
 
 def _holder(file: IO[str]) -> dict[str, Any]:
@@ -112,9 +83,3 @@ def _holder(file: IO[str]) -> dict[str, Any]:
     except ValueError:
         return {}
     return holder
-
-
-def _beats_elsewhere(holder: Mapping[str, Any]) -> bool:
-    """Whether another machine, whose file lock may not be visible here, wrote a recent heartbeat."""
-    is_fresh = time.time() - float(holder.get("heartbeat", 0.0)) < STALE_S
-    return is_fresh and holder.get("host", socket.gethostname()) != socket.gethostname()

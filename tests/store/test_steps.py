@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from hacpo_core.errors import LockedError, StoreError
-from hacpo_core.files import read_json, write_errors, write_json
+from hacpo_core.files import write_errors
 from hacpo_core.store.lock import ExperimentLock, is_locked
 from hacpo_core.store.steps import StepStore
 
@@ -105,27 +104,8 @@ def test_lock_is_refused_to_another_process_and_free_after_its_death(tmp_path: P
     assert not is_locked(tmp_path)
 
 
-def test_heartbeat_is_whole_at_every_moment_and_outlives_a_write_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, sizes = tmp_path / "lock", set()
-    with ExperimentLock(tmp_path) as lock:
-        first = read_json(path)
-        inner = os.pwrite
-
-        def look_then_write(*words: Any) -> int:
-            sizes.add(path.stat().st_size)
-            return inner(*words)
-
-        monkeypatch.setattr(os, "pwrite", look_then_write)
-        lock.beat()
-        assert read_json(path)["heartbeat"] > first["heartbeat"]
-        sizes.add(path.stat().st_size)
-        assert len(sizes) == 1, "it is written over, never emptied first"
-        monkeypatch.setattr(os, "pwrite", broken)
-        with pytest.raises(OSError, match="full"):
-            lock.beat()
-        assert read_json(path)["pid"] == os.getpid()
+def test_lock_that_cannot_be_written_is_one_sentence_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwrite", broken)
     with pytest.raises(StoreError, match="the disk is full"), ExperimentLock(tmp_path):
         pass
     monkeypatch.undo()
@@ -174,17 +154,6 @@ def test_lock_waits_for_a_reader_that_looks_at_it_for_an_instant(tmp_path: Path)
         with ExperimentLock(tmp_path):
             assert is_locked(tmp_path)
         release.join()
-
-
-def test_fresh_heartbeat_of_another_host_counts_as_held(tmp_path: Path) -> None:
-    write_json(tmp_path / "lock", {"pid": 1, "host": "elsewhere", "heartbeat": time.time()})
-    assert is_locked(tmp_path)
-    with pytest.raises(LockedError, match="host elsewhere"), ExperimentLock(tmp_path):
-        pass
-    write_json(tmp_path / "lock", {"pid": 1, "host": "elsewhere", "heartbeat": time.time() - 1000})
-    assert not is_locked(tmp_path)
-    with ExperimentLock(tmp_path):
-        assert (tmp_path / "lock").exists()
 
 
 def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> set[Path]:

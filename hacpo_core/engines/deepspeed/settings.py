@@ -30,7 +30,7 @@ def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_eleme
         "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's would be compiled at the first run
         "steps_per_print": None,
     }
-    if is_bfloat16 and engine.grad_dtype == "float32":
+    if is_bfloat16:
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
         if stage == 1:
             settings["communication_data_type"] = "fp32"

@@ -28,8 +28,8 @@ class TorchLearner(BaseLearner):
     """Trains a model with AdamW on one device.
 
     With `engine.dtype: bfloat16`, the optimizer updates fp32 master weights, which are copied into the model after each
-    update: steps with a learning rate of 1e-6 would be rounded away in bf16. Log-softmax is always fp32. With
-    `engine.grad_dtype: float32`, gradients are accumulated in fp32 on the masters, else in the model's dtype.
+    update: steps with a learning rate of 1e-6 would be rounded away in bf16. Log-softmax is always fp32; gradients are
+    accumulated in fp32 on the masters.
     """
 
     def __init__(
@@ -54,33 +54,31 @@ class TorchLearner(BaseLearner):
         is_bf16 = any(p.dtype != torch.float32 for p in self.trainable.values())
         self.masters = {name: p.detach().float().clone() for name, p in self.trainable.items()} if is_bf16 else {}
         self._trained = self.masters or self.trainable
-        self._sums_in_fp32 = is_bf16 and engine.grad_dtype == "float32"
         self._optimizer = adamw(list(self._trained.values()), optimizer)
 
     def close(self) -> None:
         """Do nothing."""
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient, in fp32 if configured."""
+        """Add the gradient, in fp32."""
         loss.backward()
-        if self._sums_in_fp32:
-            for name, parameter in self.trainable.items():
-                if parameter.grad is not None:
-                    master = self.masters[name]
-                    wide = parameter.grad.float()
-                    master.grad = wide if master.grad is None else master.grad.add_(wide)
-                    parameter.grad = None
+        for name, master in self.masters.items():
+            parameter = self.trainable[name]
+            if parameter.grad is not None:
+                wide = parameter.grad.float()
+                master.grad = wide if master.grad is None else master.grad.add_(wide)
+                parameter.grad = None
 
     def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
         """As `BaseLearner`; one gradient is kept on the host, and none remains."""
         own, others = (rows.take(np.flatnonzero((rows.kind_B == RowKind.FOREIGN) == side)) for side in (False, True))
         if not len(own) or not len(others):
             return None
-        summed, gradients = self.masters if self._sums_in_fp32 else self.trainable, []
+        gradients = []
         for part in (own, others):
             self.passes(part, objective, 0)
             gradients.append(
-                [(torch.zeros_like(p) if p.grad is None else p.grad).cpu().flatten() for p in summed.values()]
+                [(torch.zeros_like(p) if p.grad is None else p.grad).cpu().flatten() for p in self._trained.values()]
             )
             self._zero_gradients()
         (own_square, cross), (_, other_square) = (
@@ -97,10 +95,7 @@ class TorchLearner(BaseLearner):
     def optimizer_step(self) -> OptimizerStep:
         """Clip, update, and copy master weights into the model."""
         rate = self._rate()
-        for name, trained in self._trained.items():
-            if self.masters and not self._sums_in_fp32:
-                grad = self.trainable[name].grad
-                trained.grad = None if grad is None else grad.float()
+        for trained in self._trained.values():
             if trained.grad is None:
                 trained.grad = torch.zeros_like(trained)
         norm = float(clip_grad_norm_(list(self._trained.values()), self._config.max_grad_norm))

@@ -175,20 +175,15 @@ def forest(name: str, caption: str, table: pd.DataFrame, *, x: str, facet: str =
     shape = alt.Shape("verdict:N", title=None, scale=alt.Scale(domain=list(VERDICTS), range=shapes))
     tooltip = [alt.Tooltip("label:N", title="comparison"), alt.Tooltip("note:N", title="result")]
     zero = alt.Chart(_TABLE).mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
-    layers = [zero, *_interval_layers("label", list(dict.fromkeys(table["label"])), x, hue, tooltip, shape=shape)]
-    return Chart(name, caption, _panels(alt.layer(*layers), table, facet, height=alt.Step(24)), table)
-
-
-def _interval_layers(
-    row: str, order: list[str], x: str, hue: alt.Color, tooltip: list[alt.Tooltip], **shape: alt.Shape
-) -> list[alt.Chart]:
-    """Intervals, and a point on each."""
     along: dict[str, Any] = {"title": x, "scale": alt.Scale(zero=False, padding=12), "axis": alt.Axis(tickCount=_TICKS)}
-    base = alt.Chart(_TABLE).encode(alt.Y(f"{row}:N", title=None, sort=order).axis(labelLimit=260), hue)
-    return [
+    label = alt.Y("label:N", title=None, sort=list(dict.fromkeys(table["label"]))).axis(labelLimit=260)
+    base, points = alt.Chart(_TABLE).encode(label, hue), alt.X("value:Q", **along)
+    layers = [
+        zero,
         base.mark_rule(strokeWidth=2).encode(alt.X("low:Q", **along), alt.X2("high:Q")),
-        base.mark_point(filled=True, size=110, opacity=1).encode(alt.X("value:Q", **along), tooltip=tooltip, **shape),
+        base.mark_point(filled=True, size=110, opacity=1).encode(points, tooltip=tooltip, shape=shape),
     ]
+    return Chart(name, caption, _panels(alt.layer(*layers), table, facet, height=alt.Step(24)), table)
 
 
 def _panels(layered: Any, table: pd.DataFrame, facet: str, *, height: int | alt.Step) -> Spec:

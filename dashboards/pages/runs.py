@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from dashboards.models.runs_table import COLUMNS, RunChoice, choose, run_rows
 from dashboards.site import Site, fragment, part, version_of
-from flows.service.experiment_state import STATES
 
 FIRST_ROWS = 200
 """rows of a page; more on demand"""
@@ -49,7 +48,7 @@ def runs_routes(site: Site) -> APIRouter:
             choices={
                 "pair": sorted({row.pair for row in context["all_rows"]}),
                 "method": sorted({row.method for row in context["all_rows"]}),
-                "state": STATES,
+                "state": sorted({row.state for row in context["all_rows"]}),
                 "grid": [record.name for record in site.runs.grids()],
             },
         )

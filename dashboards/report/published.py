@@ -32,16 +32,6 @@ class PrintedValue:
 
 
 @dataclass(frozen=True, slots=True)
-class PairSettings:
-    """A row of Table 5. `cross_floor` is printed under δ; see docs/decisions.md#cross-floor."""
-
-    pair: str
-    cross_exponent: float
-    cross_floor: float
-    cross_step: float
-
-
-@dataclass(frozen=True, slots=True)
 class PrintedRatios:
     """A row of Table 6: mean, maximum, minimum and range over training steps of the step's mean ratio."""
 
@@ -52,7 +42,8 @@ class PrintedRatios:
     range: float
 
 
-def _rows(name: str) -> Iterator[dict[str, str]]:
+def published_rows(name: str) -> Iterator[dict[str, str]]:
+    """Rows of a file of `experiments/published`."""
     yield from csv.DictReader((files("experiments") / "published" / name).read_text(encoding="utf-8").splitlines())
 
 
@@ -71,7 +62,7 @@ def printed_values() -> tuple[PrintedValue, ...]:
             benchmark=_BENCHMARKS.get(row["benchmark"], row["benchmark"]),
             value=float(row["value"]),
         )
-        for row in _rows("results.csv")
+        for row in published_rows("results.csv")
     ]
     values += [
         PrintedValue(
@@ -82,17 +73,9 @@ def printed_values() -> tuple[PrintedValue, ...]:
             benchmark="math500",
             value=float(row["value"]),
         )
-        for row in _rows("table4_alpha.csv")
+        for row in published_rows("table4_alpha.csv")
     ]
     return tuple(values)
-
-
-def pair_settings() -> list[PairSettings]:
-    """Table 5."""
-    return [
-        PairSettings(row["pair"], float(row["alpha"]), float(row["delta_as_printed"]), float(row["delta_step"]))
-        for row in _rows("table5_hyperparameters.csv")
-    ]
 
 
 def printed_ratios() -> list[PrintedRatios]:
@@ -102,7 +85,7 @@ def printed_ratios() -> list[PrintedRatios]:
         PrintedRatios(
             sources[row["ratio"]], float(row["mean"]), float(row["max"]), float(row["min"]), float(row["range"])
         )
-        for row in _rows("table6_ratios.csv")
+        for row in published_rows("table6_ratios.csv")
     ]
 
 

@@ -20,21 +20,24 @@ def test_address_filters_and_sorts_and_values_that_are_unknown_come_last(page: T
     gspo = write_run(runs_dir, method="gspo", last=0.6)
     other = write_run(runs_dir, pair="other", seed=7, step=3, state="missing")
     (runs_dir / "experiments" / other / "progress.json").unlink()
+    begun = write_run(runs_dir, pair="z", step=3, state="missing", last=0.1)
+    assert '<span class="badge">interrupted</span>' in page.get(f"/run/{begun}").text
     alone = write_run(runs_dir, pair="qwen", method="gspo", agents=("qwen",), last=0.5)
     save_grid(runs_dir, GridRecord("g", "A grid", "plain", ["dev"], [GridCell("tiny", "gspo", "", 0, "qwen", alone)]))
-    everything = [gspo, *hacpo, other, alone]
+    everything = [gspo, *hacpo, other, alone, begun]
     for address, expected in {
         "": sorted(everything),
         "method=hacpo&pair=tiny&order=-seed": hacpo[::-1],
         "state=missing": [other],
+        "state=interrupted": [begun],
         "grid=g": [alone],
         "pair=tiny&order=accuracy": [alone, gspo, *hacpo],
-        "order=-accuracy": [*hacpo[::-1], gspo, alone, other],
-        "order=accuracy": [alone, gspo, *hacpo, other],
+        "order=-accuracy": [*hacpo[::-1], gspo, alone, begun, other],
+        "order=accuracy": [alone, begun, gspo, *hacpo, other],
     }.items():
         assert runs_of(page.get(f"/runs?{address}").text) == expected, address
     text = page.get("/runs?method=hacpo").text
-    assert "4 runs of 6." in text and "<option selected>hacpo</option>" in text
+    assert "5 runs of 7." in text and "<option selected>hacpo</option>" in text
     assert runs_of(page.get("/runs?most=2").text) == sorted(everything)[:2]
     assert page.get("/runs?grid=nope").status_code == 404
     assert page.get("/runs?order=nope").status_code == 422

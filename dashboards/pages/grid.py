@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from dashboards.report.compared import TOGETHER
 from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
-from flows.service.experiment_state import ScheduledRun, state_of
+from flows.service.experiment_state import state_of
 from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import HacpoError
 
@@ -113,7 +113,7 @@ def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:
     names = {*site.runs.names(), *(cell.experiment for record in site.runs.grids() for cell in record.cells)}
     try:
         runs = site.scheduling.view().runs
-        perform = _operation(site.scheduling.schedule(), action, runs)
+        perform = _operation(site.scheduling.schedule(), action)
     except RefusedError as error:
         return [
             Outcome(experiment, site.message(error) if experiment in names else _UNKNOWN) for experiment in experiments
@@ -130,12 +130,8 @@ def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:
     return outcomes
 
 
-def _operation(schedule: Schedule, action: str, runs: Mapping[str, ScheduledRun]) -> Callable[[str], object]:
-    if action == "cancel":
-        return schedule.cancel
-    return lambda experiment: schedule.start(  # keeps its priority
-        experiment, runs[experiment].priority if experiment in runs else "normal"
-    )
+def _operation(schedule: Schedule, action: str) -> Callable[[str], object]:
+    return schedule.cancel if action == "cancel" else schedule.start
 
 
 def _why_impossible(action: str, state: str) -> str | None:

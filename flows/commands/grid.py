@@ -34,7 +34,6 @@ def grid(
     workers: Annotated[
         int | None, typer.Option(min=1, help="experiments at a time; default: one per GPU, without GPUs one per core")
     ] = None,
-    priority: Annotated[str, typer.Option(help="queue: high, normal or low")] = "normal",
     submit: Annotated[bool, typer.Option("--submit", help="only submit the experiments; do not wait")] = False,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
@@ -44,11 +43,9 @@ def grid(
     from flows.commands.run_grid import run_grid
     from flows.grids.planner import plan_grid
     from flows.grids.show import SELECTED, Selection, show_grid
-    from flows.service.deployments import PRIORITIES
 
-    for option, value, choices in (("--run", run, SELECTED), ("--priority", priority, PRIORITIES)):
-        if value not in choices:
-            raise ConfigError(f"{option}: got {value!r}, expected one of {', '.join(choices)}")
+    if run not in SELECTED:
+        raise ConfigError(f"--run: got {run!r}, expected one of {', '.join(SELECTED)}")
     make_plan = partial(
         plan_grid, name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or []
     )
@@ -56,11 +53,4 @@ def grid(
     if dry_run:
         show_grid(make_plan(), selection)
         return
-    run_grid(
-        make_plan,
-        runs_dir,
-        selection,
-        num_workers=workers,
-        priority=priority,
-        waits=not submit,
-    )
+    run_grid(make_plan, runs_dir, selection, num_workers=workers, waits=not submit)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 
-from flows.grids.initial_models import make_initial_models
 from flows.grids.mlflow_rows import sync_grid
 from flows.grids.planner import GridPlan
 from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, print_states, uses_gpu
@@ -44,7 +43,6 @@ def run_grid(
     selection: Selection = "missing",
     *,
     num_workers: int | None = None,
-    priority: str = "normal",
     waits: bool = True,
 ) -> None:
     """Submit the selected experiments of a grid, wait for them, print the results and write the report.
@@ -56,7 +54,7 @@ def run_grid(
         runs_dir: folder of all runs.
         selection: which experiments; complete ones are never run again.
         num_workers: experiments at a time, of the worker that is started.
-        priority, waits: queue; if not `waits`, return once all are queued.
+        waits: if not, return once all are queued.
 
     Raises:
         ConfigError: `num_workers` is given, but a worker with another number runs.
@@ -80,11 +78,10 @@ def run_grid(
             check_gpu_driver(plan.config)
         number = num_workers or default_workers(awaited_plans)
         if not waits:
-            make_initial_models(plans_to_run, num_workers=number)
-            submit(plans_to_run, _schedule(runs_dir), priority=priority)
+            submit(plans_to_run, _schedule(runs_dir))
             print(f"{experiments_text(len(plans_to_run))} in the queue; start `hacpo worker` to train")
             return
-        reasons = _train(awaited_plans, runs_dir, num_slots=number, priority=priority)
+        reasons = _train(awaited_plans, runs_dir, num_slots=number)
         grid = make_plan()
     _show_results(grid, runs_dir, begun_at=begun_at)
     _raise_unless_complete(grid, reasons)
@@ -168,7 +165,7 @@ def record_grid(grid: GridPlan, runs_dir: Path) -> None:
         save_plan(plan)
 
 
-def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[str]:
+def submit(plans: Sequence[Plan], schedule: Schedule) -> list[str]:
     """Submit experiments, the longest first; those already queued or running are left alone.
 
     Returns:
@@ -177,7 +174,7 @@ def submit(plans: Sequence[Plan], schedule: Schedule, *, priority: str) -> list[
     ids = []
     for plan in _longest_first(plans):
         try:
-            ids.append(schedule.start(plan.id, priority).experiment)
+            ids.append(schedule.start(plan.id).experiment)
         except RefusedError as refusal:
             _log.info("%s", refusal)
     return ids
@@ -192,7 +189,7 @@ def _schedule(runs_dir: Path) -> Schedule:
     return Schedule(ensure_server(runs_dir), runs_dir)
 
 
-def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: str) -> dict[str, str]:
+def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int) -> dict[str, str]:
     """Submit experiments and wait for them.
 
     Returns:
@@ -203,11 +200,10 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int, priority: s
     """
     try:
         with worker_here(runs_dir, num_slots=num_slots) as check:  # starts worker and server in the background
-            make_initial_models(plans, num_workers=num_slots)
             schedule = _schedule(runs_dir)
             end_when_idle(runs_dir, 60 * plans[0].config.runtime.server_idle_minutes)
-            submit(plans, schedule, priority=priority)  # removes an earlier failure, which would end the wait
-            return watch(_longest_first(plans), schedule, partial(_schedule, runs_dir), check, priority=priority)
+            submit(plans, schedule)  # removes an earlier failure, which would end the wait
+            return watch(_longest_first(plans), schedule, partial(_schedule, runs_dir), check)
     except (KeyboardInterrupt, EngineError, ServerError):
         server = find_server(runs_dir)  # its address may have changed
         if find_worker(runs_dir) is None and server is not None:

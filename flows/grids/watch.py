@@ -22,8 +22,6 @@ def watch(
     schedule: Schedule,
     reconnect: Callable[[], Schedule],
     check: Callable[[], None],
-    *,
-    priority: str = "normal",
 ) -> dict[str, str]:
     """Queue experiments and show their progress until each is complete, has failed or was cancelled.
 
@@ -36,13 +34,12 @@ def watch(
         schedule: of their runs folder.
         reconnect: restarts a server that does not answer, possibly at another address.
         check: called regularly; raises if waiting is pointless.
-        priority: queue.
 
     Returns:
         reason by id of the experiments that failed or were cancelled; the others are complete.
     """
     with Bars() as bars:
-        experiments = _OpenExperiments(plans, schedule, reconnect, priority, bars)
+        experiments = _OpenExperiments(plans, schedule, reconnect, bars)
         while experiments.roots:
             check()
             experiments.check_once()
@@ -54,11 +51,11 @@ class _OpenExperiments:
     """The experiments of a call of `watch`."""
 
     def __init__(
-        self, plans: Sequence[Plan], schedule: Schedule, reconnect: Callable[[], Schedule], priority: str, bars: Bars
+        self, plans: Sequence[Plan], schedule: Schedule, reconnect: Callable[[], Schedule], bars: Bars
     ) -> None:
         self.roots = {plan.id: plan.root for plan in plans}
         self.reasons: dict[str, str] = {}
-        self._schedule, self._reconnect, self._priority, self._bars = schedule, reconnect, priority, bars
+        self._schedule, self._reconnect, self._bars = schedule, reconnect, bars
         self._runs: Mapping[str, ScheduledRun] = {}
         self._asked_at = -math.inf
         self._run_ids: dict[str, str] = {}
@@ -80,7 +77,7 @@ class _OpenExperiments:
                     reason = state.reason
                 elif are_runs_current:
                     with suppress(ServerError, RefusedError):  # it was queued or has started meanwhile
-                        self._run_ids[name] = self._schedule.start(name, self._priority).id
+                        self._run_ids[name] = self._schedule.start(name).id
             if state.state == "done" or reason is not None:
                 del self.roots[name]
                 outcome = "" if status.progress is None else status.progress.outcome

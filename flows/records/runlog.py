@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import socket
 import sys
 import time
@@ -19,8 +18,6 @@ from pydantic import TypeAdapter, ValidationError
 from hacpo_core.errors import first_line
 
 LOG_FILE = "log.jsonl"
-LOG_LIMIT = 4 * 2**20
-"""size of a service's log, bytes, at which it is rotated; there is one older part"""
 _TAIL_BYTES = 256 * 1024
 _events = logging.getLogger("hacpo.events")
 
@@ -58,14 +55,6 @@ class _LogFile(logging.Handler):
                     file=sys.stderr,
                 )
             self._is_lost = True
-
-
-def rotate_log(path: Path) -> None:
-    """Move the contents of a log above LOG_LIMIT to `<name>.1`; its writers, which append, go on in the same file."""
-    with suppress(OSError):  # not yet written, rotated by another process, or no room for a copy: later, then
-        if path.stat().st_size > LOG_LIMIT:
-            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
-            os.truncate(path, 0)
 
 
 def log_entry(kind: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Registers the work pool, its queues and the deployments of prefect.yaml; existing ones keep their settings."""
+"""Registers the work pool and the deployment of prefect.yaml; existing ones keep their settings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import Any
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
-from prefect.client.schemas.schedules import CronSchedule
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
 POOL = "hacpo"
-PRIORITIES = ("high", "normal", "low")
-"""work queues of the pool, highest priority first"""
 DECLARATIONS = Path(__file__).with_name("prefect.yaml")
 
 
@@ -26,15 +23,12 @@ def connect(url: str, auth: str) -> SyncPrefectClient:
 
 
 def deploy(client: SyncPrefectClient) -> None:
-    """Register missing pool, queues and deployments, and deployments whose declaration changed.
+    """Register a missing pool, missing deployments, and those whose declaration changed.
 
     Several processes may call this at once.
     """
     with suppress(ObjectAlreadyExists):
         client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-    for priority, name in enumerate(PRIORITIES, start=1):
-        with suppress(ObjectAlreadyExists):
-            client.create_work_queue(name, work_pool_name=POOL, priority=priority)
     for declaration in yaml.safe_load(DECLARATIONS.read_text(encoding="utf-8"))["deployments"]:
         _deploy(client, declaration)
 
@@ -51,17 +45,7 @@ def _deploy(client: SyncPrefectClient, declaration: dict[str, Any]) -> None:
         version=version,
         description=declaration.get("description"),
         entrypoint=declaration["entrypoint"].replace("/", ".").replace(".py:", "."),  # as a dotted module path
-        parameters=declaration.get("parameters"),
         work_pool_name=declaration["work_pool"]["name"],
-        work_queue_name=declaration["work_pool"]["work_queue_name"],
         job_variables={},  # explicitly, to replace those of an earlier version
         enforce_parameter_schema=False,
-        schedules=[
-            DeploymentScheduleCreate(
-                schedule=CronSchedule(cron=schedule["cron"], timezone=schedule.get("timezone")),
-                active=schedule.get("active", True),
-                parameters=schedule.get("parameters", {}),
-            )
-            for schedule in declaration.get("schedules", [])
-        ],
     )

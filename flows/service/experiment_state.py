@@ -24,7 +24,6 @@ class ScheduledRun:
     state: str
     """Prefect's state type, capitalised: one of LIVE, or Completed, Failed, Crashed, Cancelled"""
     message: str
-    priority: str
     num_starts: int
 
     @property
@@ -72,7 +71,7 @@ def state_of(
         return ExperimentState(status.state, CANCELLING if is_ending else status.reason, will_continue=is_running)
     if run is not None and run.is_live and not is_dead:
         if run.state in WAITING:
-            return ExperimentState("queued", f"waiting for a worker, priority {run.priority}", will_continue=True)
+            return ExperimentState("queued", "waiting for a worker", will_continue=True)
         reason = CANCELLING if run.state == "Cancelling" else "starting, or its process has just ended"
         return ExperimentState("running", reason, will_continue=True)
     if run is not None and run.state in WAITING:  # it has not begun: a failure in the folder is an earlier one

@@ -18,8 +18,6 @@ from typing import IO, Any
 
 import psutil
 
-from flows.records.runlog import rotate_log
-
 STOP_LIMIT_S = 15.0
 _CLOCK_SLACK_S = 2.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -189,14 +187,7 @@ def inode_of(path: Path) -> int | None:
 def open_log(path: Path) -> IO[bytes]:
     """Open a service's log for appending."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rotate_log(path)
     return path.open("ab")
-
-
-def rotate_logs(home: Path) -> None:
-    """Rotate the logs of all services of a folder; called regularly, since they are open for weeks."""
-    for path in home.glob("*.log"):
-        rotate_log(path)
 
 
 def write_private(path: Path, text: str) -> None:

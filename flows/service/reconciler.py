@@ -178,7 +178,7 @@ class Reconciler:
             return f"{reason}; given up after {restarts} restarts"
         # Not by rescheduling the same run: a worker that still waits for the dead process would take it twice and fail.
         tags = [f"{_RESTARTS}{restarts + 1}@{step}"]
-        self.schedule.submit(experiment, run.work_queue_name or "normal", run, tags=tags)
+        self.schedule.submit(experiment, run, tags=tags)
         return f"{reason}; resubmitted ({restarts + 1} of {MAX_RESTARTS})"
 
     def _was_cancelled(self, run: FlowRun) -> bool:

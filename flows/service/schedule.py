@@ -76,7 +76,7 @@ class Schedule:
         """Experiments that the worker of this folder trains at a time; 0: there is no worker."""
         return slots_here(self._runs_dir) or 0
 
-    def start(self, experiment: str, priority: str = "normal") -> ScheduledRun:
+    def start(self, experiment: str) -> ScheduledRun:
         """Submit a planned experiment, or resubmit it; training continues from its last committed phase.
 
         Raises:
@@ -94,16 +94,13 @@ class Schedule:
         if not (self.root(experiment) / CONFIG_FILE).is_file():
             raise RefusedError(f"{experiment} was never planned in {self._runs_dir}; plan it with `hacpo grid`")
         (self.root(experiment) / FAILURE_FILE).unlink(missing_ok=True)
-        return self.submit(experiment, priority, newest)
+        return self.submit(experiment, newest)
 
-    def submit(
-        self, experiment: str, priority: str, newest: FlowRun | None, *, tags: Sequence[str] = ()
-    ) -> ScheduledRun:
+    def submit(self, experiment: str, newest: FlowRun | None, *, tags: Sequence[str] = ()) -> ScheduledRun:
         """Create a flow run for an experiment, without checking its state.
 
         Args:
             experiment: id.
-            priority: queue.
             newest: its newest flow run, None if it has none.
             tags: additional tags of the new flow run.
         """
@@ -115,7 +112,6 @@ class Schedule:
                 parameters={"experiment": experiment, "runs_dir": str(self._runs_dir)},
                 tags=[self.tag, *tags],
                 idempotency_key=key,
-                work_queue_name=priority,
                 name=experiment,
             )
         return scheduled_run(run)
@@ -203,7 +199,6 @@ def scheduled_run(run: FlowRun) -> ScheduledRun:
         experiment=run.parameters.get("experiment", ""),
         state=state.type.value.capitalize() if state is not None else "Scheduled",
         message=(state.message or "") if state is not None else "",
-        priority=run.work_queue_name or "normal",
         num_starts=run.run_count,
     )
 

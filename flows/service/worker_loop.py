@@ -9,14 +9,13 @@ import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
 from flows.service.deployments import POOL, deploy
 from flows.service.prefect_server import PrefectServer, ensure_server, log_in_hint, server_process, use_server
-from flows.service.processes import acquire, end_descendants, home_of, inode_of, rotate_logs, worker_record
+from flows.service.processes import end_descendants, inode_of, worker_record
 from flows.service.reconciler import Reconciler
 from flows.service.schedule import Schedule
 
@@ -24,8 +23,6 @@ _log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
 END_LIMIT_S = 10.0
 """time for Prefect's worker to end after its runs have"""
-RECONCILER_LOCK = "reconciler.lock"
-"""lock that allows one reconciler per runs folder"""
 
 
 class _Service:
@@ -37,9 +34,9 @@ class _Service:
         self._runs_dir, self._num_slots = runs_dir, num_slots
         use_server(server, runs_dir)
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
-        self._schedule = Schedule(server, runs_dir)
-        deploy(self._schedule.client)
-        self._reconciler = Reconciler(self._schedule, runs_dir)
+        schedule = Schedule(server, runs_dir)
+        deploy(schedule.client)
+        self.reconciler = Reconciler(schedule, runs_dir)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = threading.Event()
         self._thread = threading.Thread(target=self._run, name="Prefect's worker", daemon=True)
@@ -64,12 +61,6 @@ class _Service:
         self._has_begun.set()
         worker = ProcessWorker(POOL, name=socket.gethostname(), limit=self._num_slots)
         await worker.start(printer=partial(print, flush=True))
-
-    def check_once(self, reconciler_lock: IO[bytes]) -> None:
-        """Look after all flow runs if this worker has the reconciler's lock."""
-        rotate_logs(home_of(self._runs_dir))
-        if acquire(reconciler_lock, limit_s=0.0):
-            self._reconciler.check_once()
 
     def has_ended(self, limit_s: float) -> bool:
         """Whether Prefect's worker has ended, or does so within this time."""
@@ -103,27 +94,26 @@ def serve(runs_dir: Path, num_slots: int, is_over: threading.Event) -> None:
     inode = inode_of(worker_lock)
     service: _Service | None = None
     told = ""
-    with (home_of(runs_dir) / RECONCILER_LOCK).open("ab") as reconciler_lock:
-        try:
-            while not is_over.is_set():
-                if inode_of(worker_lock) != inode:
-                    _log.warning("%s was deleted; the worker ends", runs_dir)
-                    return
-                try:
-                    server = ensure_server(runs_dir)
-                    if service is not None and (service.has_ended(0.0) or service.server != server):
-                        service.end()
-                        service = None
-                    if service is None:
-                        service = _Service(server, runs_dir, num_slots)
-                        service.start()
-                    service.check_once(reconciler_lock)
-                    told = ""
-                except Exception as error:  # noqa: BLE001  the worker must survive every error
-                    if str(error) != told:
-                        _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
-                    told = str(error)
-                is_over.wait(CHECK_EVERY_S)
-        finally:
-            if service is not None:
-                service.end()
+    try:
+        while not is_over.is_set():
+            if inode_of(worker_lock) != inode:
+                _log.warning("%s was deleted; the worker ends", runs_dir)
+                return
+            try:
+                server = ensure_server(runs_dir)
+                if service is not None and (service.has_ended(0.0) or service.server != server):
+                    service.end()
+                    service = None
+                if service is None:
+                    service = _Service(server, runs_dir, num_slots)
+                    service.start()
+                service.reconciler.check_once()
+                told = ""
+            except Exception as error:  # noqa: BLE001  the worker must survive every error
+                if str(error) != told:
+                    _log.warning("check failed, will retry: %s: %s", type(error).__name__, error)
+                told = str(error)
+            is_over.wait(CHECK_EVERY_S)
+    finally:
+        if service is not None:
+            service.end()

@@ -38,17 +38,17 @@ class RememberingSchedule:
             raise RefusedError(self.refusals[asked[1]])
         self.asked.append(asked)
 
-    def start(self, experiment: str, priority: str = "normal") -> None:
-        self._note("start", experiment, priority)
-        self.known[experiment] = scheduled(experiment, "Scheduled", priority=priority)
+    def start(self, experiment: str) -> None:
+        self._note("start", experiment)
+        self.known[experiment] = scheduled(experiment, "Scheduled")
 
     def cancel(self, experiment: str) -> None:
         self._note("cancel", experiment)
 
 
-def scheduled(experiment: str, state: str, *, message: str = "", priority: str = "normal") -> ScheduledRun:
+def scheduled(experiment: str, state: str, *, message: str = "") -> ScheduledRun:
     """A flow run."""
-    return ScheduledRun(f"run-of-{experiment}", experiment, state, message, priority, 1)
+    return ScheduledRun(f"run-of-{experiment}", experiment, state, message, 1)
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_find_why_it_failed_and_retry_by_keyboard(
     assert tab.locator("#act button[value=cancel]").is_hidden()  # it does not fit
     tab.keyboard.press("r")
     wait_until(lambda: "retry: requested for 1" in tab.locator("#outcome").inner_text())
-    assert schedule.asked == [("start", failed[1], "normal")]
+    assert schedule.asked == [("start", failed[1])]
     wait_until(lambda: cell_of(tab, failed[1]).get_attribute("data-state") == "queued")
     assert tab.evaluate("document.activeElement.dataset.ids") == failed[1]
     asked: list[str] = []

@@ -15,9 +15,8 @@ from flows.records.failures import read_failure
 from flows.records.gridfile import GridCell, GridRecord, save_grid
 from flows.service.deployments import deploy
 from flows.service.prefect_server import ensure_server, stop_server
-from flows.service.processes import end_family, home_of, only_one
+from flows.service.processes import end_family
 from flows.service.schedule import Schedule
-from flows.service.worker_loop import RECONCILER_LOCK
 from hacpo_core.files import read_json
 from tests.dashboards.browsing import chromium, listening, reason_to_skip, screenshots
 from tests.waiting import wait_until
@@ -29,19 +28,30 @@ pytestmark = [
     pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "a browser is there"),
 ]
 LIMIT_S = 240.0
+WORKER = """
+import os, sys
+from pathlib import Path
+from flows.service.prefect_server import ensure_server
+from flows.service.worker import run_worker, worker_environment
+runs_dir = Path(sys.argv[1])
+os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), 1)  # before Prefect is imported
+import flows.service.worker_loop as worker_loop
+worker_loop.CHECK_EVERY_S = 3600.0
+run_worker(runs_dir, num_slots=1)
+"""
 
 
 @pytest.fixture
 def worker_log(runs_dir: Path, leftovers: Callable[[], list[str]], migrated: Callable[[Path], None]) -> Iterator[Path]:
-    """A server and a worker of the folder that does not reconcile: it would retry, perhaps before we look."""
+    """A server and a worker of the folder that looks once, and then no more: it would retry, perhaps before we look."""
     runs_dir.mkdir(parents=True, exist_ok=True)
     migrated(runs_dir)
     path = runs_dir / "worker.log"
     try:
         schedule = Schedule(ensure_server(runs_dir), runs_dir)
         deploy(schedule.client)
-        words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", "1"]
-        with only_one(home_of(runs_dir) / RECONCILER_LOCK), path.open("ab") as log:
+        words = [sys.executable, "-c", WORKER, str(runs_dir)]
+        with path.open("ab") as log:
             worker = psutil.Popen(words, stdout=log, stderr=log)
             try:
                 wait_until(schedule.num_slots, limit_s=LIMIT_S)

@@ -112,11 +112,11 @@ def test_verdict_and_difference_stand_beside_the_cells(page: TestClient, runs_di
 def test_cell_shows_why_it_is_not_done(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:
     failed = write_run(runs_dir, seed=0, step=3, state="failed", failure=Failure("EngineError", "no memory", ""))
     queued = write_run(runs_dir, seed=1, step=0, state="missing")
-    schedule.known = {queued: scheduled(queued, "Scheduled", priority="high")}
+    schedule.known = {queued: scheduled(queued, "Scheduled")}
     cells = [GridCell("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate((failed, queued))]
     save_grid(runs_dir, GridRecord("two", "Two", "plain", ["dev"], cells))
     text = page.get("/grid/two").text
-    assert "EngineError: no memory" in text and "waiting for a worker, priority high" in text
+    assert "EngineError: no memory" in text and "waiting for a worker" in text
     assert failed in text
     assert '<button name="action" value="retry">' in page.get(f"/run/{failed}").text
     assert '<button name="action" value="cancel"' in page.get(f"/run/{queued}").text
@@ -166,7 +166,7 @@ def test_actions_reach_the_schedule(page: TestClient, runs_dir: Path, schedule: 
         and f"<b>{done}</b>: refused, it is done; only missing experiments are run" in text
     )
     act(page, "cancel", missing)
-    assert schedule.asked == [("start", failed, "normal"), ("start", missing, "normal"), ("cancel", missing)]
+    assert schedule.asked == [("start", failed), ("start", missing), ("cancel", missing)]
 
 
 def test_refusals_of_the_schedule_are_shown(page: TestClient, runs_dir: Path, schedule: RememberingSchedule) -> None:

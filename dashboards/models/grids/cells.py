@@ -78,7 +78,6 @@ def _cell(
         and states[name].state == "running"
         and states[name].reason != CANCELLING
     ]
-    run = schedule.runs.get(urgent_experiment)
     num_steps = [run_progress.num_steps for run_progress in progress]
     return MatrixCell(
         key=_key("c", first.pair, first.method, first.label, str(first.seed), *names),
@@ -95,7 +94,6 @@ def _cell(
         ),
         seconds_left=max(seconds_left, default=None),
         spent=Spent.sum(total_spent(run_progress) for run_progress in progress),
-        priority=run.priority if run is not None and states[urgent_experiment].state == "queued" else "",
         findings=tuple(finding.brief for run_progress in progress for finding in run_progress.open_findings),
     )
 

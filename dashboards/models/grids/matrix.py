@@ -37,7 +37,6 @@ class MatrixCell:
     scores: tuple[Score, ...]
     seconds_left: float | None
     spent: Spent
-    priority: str
     findings: tuple[str, ...] = ()
 
     @property

@@ -264,14 +264,14 @@ def test_longest_training_is_submitted_first(small_plan: Callable[..., Plan]) ->
     short, long = (small_plan("hacpo", f"train.num_steps={steps}") for steps in (2, 9))
     alone = small_plan("gspo", "train.num_steps=5")
     queue = Queue()
-    assert submit([short, alone, long], queue, priority="normal") == [long.id, alone.id, short.id]  # type: ignore[arg-type]
+    assert submit([short, alone, long], queue) == [long.id, alone.id, short.id]  # type: ignore[arg-type]
 
 
 class Queue:
     """Takes everything."""
 
-    def start(self, experiment: str, priority: str) -> ScheduledRun:
-        return ScheduledRun("", experiment, "Scheduled", "", priority, 1)
+    def start(self, experiment: str) -> ScheduledRun:
+        return ScheduledRun("", experiment, "Scheduled", "", 1)
 
 
 @pytest.mark.slow

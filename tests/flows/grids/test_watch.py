@@ -38,13 +38,13 @@ class FakeSchedule:
 
     def runs(self) -> dict[str, ScheduledRun]:
         state = self.answers.pop(0)()
-        run = ScheduledRun(str(self.num_starts), self.plan.id, state or "", "", "normal", 1)
+        run = ScheduledRun(str(self.num_starts), self.plan.id, state or "", "", 1)
         return {} if state is None else {self.plan.id: run}
 
-    def start(self, experiment: str, priority: str) -> ScheduledRun:
-        self.started.append(priority)
+    def start(self, experiment: str) -> ScheduledRun:
+        self.started.append(experiment)
         self.num_starts += 1
-        return ScheduledRun(str(self.num_starts), experiment, "Scheduled", "", priority, 0)
+        return ScheduledRun(str(self.num_starts), experiment, "Scheduled", "", 0)
 
 
 def trained(plan: Plan) -> Callable[[], str]:
@@ -56,7 +56,7 @@ def trained(plan: Plan) -> Callable[[], str]:
 
 
 def watched(schedule: FakeSchedule) -> dict[str, str]:
-    return watch([schedule.plan], schedule, lambda: schedule, lambda: None, priority="high")  # type: ignore[arg-type]
+    return watch([schedule.plan], schedule, lambda: schedule, lambda: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_grid_queues_an_experiment_whose_process_was_left_over_by_a_cancelled_ru
 
         schedule = FakeSchedule(plan, [lambda: "Cancelled", ends, lambda: "Running", trained(plan)])
         assert watched(schedule) == {}
-    assert schedule.started == ["high"], "once"
+    assert schedule.started == [schedule.plan.id], "once"
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_grid_queues_an_experiment_that_a_killed_command_trained(
     plan = small_plan("gspo", "train.num_steps=1", runs_dir=tmp_path)
     schedule = FakeSchedule(plan, [lambda: None, trained(plan)])
     assert watched(schedule) == {}
-    assert schedule.started == ["high"]
+    assert schedule.started == [schedule.plan.id]
 
 
 def test_grid_reports_an_experiment_that_is_cancelled_while_it_waits(

@@ -158,9 +158,9 @@ def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(grid_file: Path) 
 def test_grid_that_is_only_submitted_waits_in_the_queue_once_and_is_cancelled_by_a_person(
     grid_file: Path, runs_dir: Path
 ) -> None:
-    assert "2 experiments in the queue" in finish(start(grid_file, "--submit", "--priority", "high"))
+    assert "2 experiments in the queue" in finish(start(grid_file, "--submit"))
     assert not planned(grid_file).experiments("done", "running")
-    assert [(run.state, run.priority) for run in flow_runs(grid_file).values()] == [("Scheduled", "high")] * 2
+    assert [run.state for run in flow_runs(grid_file).values()] == ["Scheduled"] * 2
     finish(start(grid_file, "--submit"))
     schedule = Schedule(ensure_server(runs_dir), runs_dir)
     queued = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] in planned(grid_file).plans]

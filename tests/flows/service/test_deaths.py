@@ -72,7 +72,10 @@ class Site:
     def _processes(self, module: str) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.environ().get("HACPO_RUNS_DIR") == str(self.runs_dir) and module in process.cmdline():
+                if (
+                    process.environ().get("PREFECT_HOME") == str(self.runs_dir / "prefect")
+                    and module in process.cmdline()
+                ):
                     yield process
 
     def kill_server(self) -> bool:

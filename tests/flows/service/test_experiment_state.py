@@ -38,10 +38,7 @@ def test_files_count_before_the_schedule_and_the_queue_before_an_old_failure(
 def test_reasons_come_from_whoever_knows() -> None:
     assert state_of(FAILED, None, "").reason == "EngineError: out of memory"
     assert state_of(MISSING, scheduled("x", "Crashed", message="killed by 9"), "").reason == "killed by 9"
-    assert (
-        state_of(MISSING, scheduled("x", "Scheduled", priority="low"), "").reason
-        == "waiting for a worker, priority low"
-    )
+    assert state_of(MISSING, scheduled("x", "Scheduled"), "").reason == "waiting for a worker"
 
 
 @pytest.mark.parametrize(

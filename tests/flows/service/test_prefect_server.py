@@ -32,7 +32,6 @@ from flows.service.prefect_server import (
 )
 from flows.service.processes import Record, end_family, home_of, only_one
 from flows.service.schedule import Schedule
-from flows.service.worker_loop import RECONCILER_LOCK
 from hacpo_core.errors import ServerError
 from tests.waiting import wait_until
 
@@ -128,7 +127,7 @@ def test_worker_brings_a_killed_server_back_and_goes_on_with_it(is_port_taken: b
         schedule = Schedule(after, runs_dir)
         schedule.root("x").mkdir(parents=True)
         (schedule.root("x") / CONFIG_FILE).touch()  # the run of an experiment that was deleted would be cancelled
-        schedule.submit("x", "low", None)
+        schedule.submit("x", None)
         crashed = schedule.flow_runs()["x"]
         schedule.client.set_flow_run_state(crashed.id, Crashed(), force=True)
         wait_until(lambda: schedule.flow_runs()["x"].id != crashed.id, "it does not reconcile on the new server")
@@ -160,9 +159,9 @@ def test_server_that_is_stopped_stays_so_and_one_that_dies_comes_back(
 
 @pytest.mark.system
 def test_server_and_worker_of_a_folder_that_is_deleted_end_and_do_not_make_it_again(runs_dir: Path) -> None:
-    ensure_server(runs_dir)
+    client = Schedule(ensure_server(runs_dir), runs_dir).client
     with quick_worker(runs_dir) as worker:
-        wait_until(lambda: is_held(home_of(runs_dir) / RECONCILER_LOCK), "the worker does not begin")
+        wait_until(lambda: [pool.name for pool in client.read_work_pools()], "the worker does not begin")
         services = [server_process(runs_dir), worker]
         shutil.rmtree(home_of(runs_dir))
         _, alive = psutil.wait_procs(services, timeout=120)

@@ -1,4 +1,4 @@
-"""Logs of services that run for weeks, and how services are started and ended."""
+"""How services are started and ended."""
 
 from __future__ import annotations
 
@@ -10,35 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.records.runlog import LOG_LIMIT
-from flows.service.processes import (
-    end_child,
-    module_command,
-    open_log,
-    rotate_logs,
-)
-
-
-def test_log_above_its_limit_moves_to_one_older_part_and_its_writer_goes_on(tmp_path: Path) -> None:
-    path, older = tmp_path / "server.log", tmp_path / "server.log.1"
-    with open_log(path) as writer:
-        writer.write(b"first\n")
-        writer.flush()
-        rotate_logs(tmp_path)
-        assert not older.exists(), "it is small"
-        writer.write(b"x" * LOG_LIMIT)
-        writer.flush()
-        rotate_logs(tmp_path)
-        writer.write(b"after\n")
-        writer.flush()
-        assert path.read_bytes() == b"after\n"
-        assert older.read_bytes() == b"first\n" + b"x" * LOG_LIMIT
-        writer.write(b"y" * LOG_LIMIT)
-        writer.flush()
-    with open_log(path):
-        assert path.stat().st_size == 0
-    assert older.read_bytes() == b"after\n" + b"y" * LOG_LIMIT
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["server.log", "server.log.1"]
+from flows.service.processes import end_child, module_command
 
 
 @pytest.mark.parametrize("shadow", ["flows.py", "flows/__init__.py"])

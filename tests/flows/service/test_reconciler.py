@@ -62,8 +62,8 @@ class FakeSchedule:
         assert (run_id, force) == (self.run.id, True)
         self.states.append(state.type.value)
 
-    def submit(self, experiment: str, priority: str, newest: FlowRun, *, tags: list[str]) -> None:
-        assert (experiment, priority, newest) == ("x", "high", self.run)
+    def submit(self, experiment: str, newest: FlowRun, *, tags: list[str]) -> None:
+        assert (experiment, newest) == ("x", self.run)
         self.submitted.append(tags)
 
 
@@ -78,7 +78,6 @@ def schedule_of(folder: Path, state: str, *tags: str, is_command: bool = False) 
         state_type=kind,
         parameters={"experiment": "x", "runs_dir": str(folder)},
         tags=list(tags),
-        work_queue_name="high",
     )
     found = FakeSchedule(folder, run)
     found.root("x").mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import State
 from prefect.states import Crashed
 
@@ -73,10 +74,9 @@ def test_experiment_is_in_the_queue_once_however_many_ask_at_once(
     for thread in threads:
         thread.join()
     (run,) = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
-    assert set(answers) <= {str(run.id), f"{name} is already in the queue (waiting for a worker, priority normal)"}
+    assert set(answers) <= {str(run.id), f"{name} is already in the queue (waiting for a worker)"}
     assert str(run.id) in answers
     assert len(answers) == 4
-    assert schedule.runs()[name].priority == "normal"
 
 
 def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled(
@@ -118,7 +118,7 @@ def test_crashed_run_that_the_reconciler_puts_back_while_it_is_cancelled_is_canc
     set_state(run.id, Crashed(message="ended by a signal"), force=True)
 
     def put_back_first(run_id: uuid.UUID, state: State[Any], **words: Any) -> object:
-        schedule.submit(name, "normal", run)
+        schedule.submit(name, run)
         return set_state(run_id, state, **words)
 
     monkeypatch.setattr(schedule.client, "set_flow_run_state", put_back_first)
@@ -149,21 +149,17 @@ def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
 ) -> None:
     client = schedule.client
     deploy(client)
-    before = client.read_deployment_by_name("grid/grid")
-    (nightly,) = before.schedules
-    assert not nightly.active
-    client.update_deployment_schedule(before.id, nightly.id, active=True)
+    before = client.read_deployment_by_name("experiment/experiment")
+    client.update_deployment(before.id, DeploymentUpdate(paused=True))
     deploy(client)
-    assert [one.active for one in client.read_deployment_by_name("grid/grid").schedules] == [True]
-    text = DECLARATIONS.read_text(encoding="utf-8").replace("0 2 * * *", "0 3 * * *")
+    assert client.read_deployment_by_name("experiment/experiment").paused
+    text = DECLARATIONS.read_text(encoding="utf-8").replace("Train one", "Train a")
     (tmp_path / "prefect.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr("flows.service.deployments.DECLARATIONS", tmp_path / "prefect.yaml")
     deploy(client)
-    (nightly,) = client.read_deployment_by_name("grid/grid").schedules
-    assert (nightly.active, nightly.schedule.cron) == (False, "0 3 * * *")
-    found = client.read_deployments()
-    assert {one.name for one in found} == {"experiment", "grid"}
-    assert all(client.read_flow(one.flow_id).name == one.name for one in found)
+    (found,) = client.read_deployments()
+    assert (found.name, found.description.partition(" planned")[0]) == ("experiment", "Train a")
+    assert client.read_flow(found.flow_id).name == found.name
 
 
 @pytest.mark.system

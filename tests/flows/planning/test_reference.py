@@ -6,9 +6,16 @@ import pytest
 
 from flows.planning.compose import compose
 from flows.planning.declarations import available
-from flows.planning.field_table import all_fields, field_entries
-from flows.planning.method_table import entries_of, method_entries, part_entries
-from flows.planning.reference import entries_named, health_entries, print_entries
+from flows.planning.reference import (
+    all_fields,
+    entries_named,
+    entries_of,
+    field_entries,
+    health_entries,
+    method_entries,
+    part_entries,
+    print_entries,
+)
 from hacpo_core.config import as_dict, flatten
 from hacpo_core.config.fields import fields_of
 from hacpo_core.errors import ConfigError
@@ -32,14 +39,12 @@ def test_table_and_filled_configuration_agree_on_identity() -> None:
     assert table["optimizer.learning_rate"].is_identity
 
 
-def test_entries_are_printed_as_text_and_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_are_printed_and_an_unknown_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     entries = entries_named(field_entries(), "method.objective.cross_f")
-    print_entries(entries, "text")
+    print_entries(entries)
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("method.objective.cross_floor (float, in [0, 1]; default 0.8)")
     assert "[cross_clip, self_normalised]" in text
-    print_entries(entries, "markdown")
-    assert capsys.readouterr().out.startswith("## method\n\n### method.objective.cross_floor\n\nfloat, in [0, 1];")
     with pytest.raises(ConfigError, match="got 'nothing', but no name begins with that; sections are experiment,"):
         entries_named(field_entries(), "nothing")
 

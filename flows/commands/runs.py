@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from flows.commands.options import EXIT_RUN, AsJson, ExperimentId, RunsDir
-from hacpo_core.errors import ConfigError
 
 
 def list_runs(
@@ -56,24 +55,18 @@ def list_runs(
 
 def samples(
     experiment: ExperimentId,
-    step: Annotated[int | None, typer.Option(help="training step; default: 1, with --benchmark the last one")] = None,
-    benchmark: Annotated[str | None, typer.Option(help="show responses to this benchmark, not from training")] = None,
+    step: Annotated[int, typer.Option(help="training step")] = 1,
     num: Annotated[int, typer.Option(min=1, help="number of problems")] = 2,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """Show the agents' responses of a training step with their advantages and ratios, or those on a benchmark.
+    """Show the agents' responses of a training step with their advantages and ratios.
 
     Per learner: A is the advantage, s the importance ratio; `stopped` means that clipping set the gradient to 0.
     """
     from flows.planning.plans import find_plan
-    from flows.runs.samples import benchmark_samples, print_benchmark_samples, print_samples, step_samples
+    from flows.runs.samples import print_samples, step_samples
 
-    sample_plan = find_plan(runs_dir, experiment)
-    if benchmark is None:
-        frame, show_rows = step_samples(sample_plan, 1 if step is None else step), print_samples
-    else:
-        frame, show_rows = benchmark_samples(sample_plan, benchmark, step), print_benchmark_samples
-    show_rows(frame, num)
+    print_samples(step_samples(find_plan(runs_dir, experiment), step), num)
 
 
 def evaluate(
@@ -101,9 +94,6 @@ def export(
     agent: Annotated[str, typer.Argument(help="name of the agent")],
     folder: Annotated[Path, typer.Argument(help="folder to write; must not exist yet, or be empty")],
     step: Annotated[int | None, typer.Option(help="training step of the checkpoint; default: the last")] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="the best step by checkpoint.keep_best, in place of --step")
-    ] = False,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Export an agent from a checkpoint as a Hugging Face folder with a model card; the model is not loaded."""
@@ -111,14 +101,10 @@ def export(
 
     plan = find_plan(runs_dir, experiment)
     check_agent(plan, agent)  # before torch is loaded
-    from flows.exports.export import best_step, export_agent
+    from flows.exports.export import export_agent
 
-    if best:
-        if step is not None:
-            raise ConfigError("--best: chooses the step; leave out --step")
-        step = best_step(plan)
     model = export_agent(plan, agent, folder, step=step)
-    print(f"{agent} of {model.experiment} after step {model.step}: {model.folder}")
+    print(f"{agent} of {plan.id} after step {model.step}: {model.folder}")
 
 
 def audit_verifier(

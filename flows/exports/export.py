@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from hacpo_core.config import AgentConfig
 from hacpo_core.config.addresses import without_password
 from hacpo_core.engines.models.folders import is_hub_name
 from hacpo_core.errors import ConfigError, StoreError
-from hacpo_core.evaluation.best import best_steps
 from hacpo_core.evaluation.results import intact_results
 from hacpo_core.files import FULL_DISK, sync
 from hacpo_core.placement.checkpoints import SavedModel, checkpoint_steps, saved_model
@@ -34,18 +33,7 @@ CARD_FILE = "README.md"
 _BLOCK = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedModel:
-    """An exported agent after a training step; `digest` is of the weights."""
-
-    folder: Path
-    experiment: str
-    agent: str
-    step: int
-    digest: str
-
-
-def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = None) -> ExportedModel:
+def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = None) -> SavedModel:
     """Write an agent's model and tokenizer from a checkpoint into a new folder, with a model card.
 
     The folder is renamed into place when it is complete.
@@ -81,23 +69,7 @@ def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = Non
             reason = "the disk is full; free some space" if is_full else f"{error.strerror}; name another folder"
             raise StoreError(f"cannot write {folder}: {reason}") from error
         raise
-    return ExportedModel(folder, plan.id, agent, model.step, model.digest)
-
-
-def best_step(plan: Plan) -> int:
-    """The best step by `checkpoint.keep_best`: of the mean accuracy of all agents.
-
-    Raises:
-        ConfigError: no metric is set, or nothing was evaluated after a training step.
-    """
-    best = best_steps(plan.root, plan.config)
-    if not best:
-        metric = plan.config.checkpoint.keep_best.metric
-        raise ConfigError(
-            f"--best: {plan.id} has no best step: checkpoint.keep_best.metric is {metric}"
-            f"{', and nothing was evaluated on it yet' if metric else ''}; name a step with --step"
-        )
-    return best[0].step
+    return replace(model, folder=folder)
 
 
 def find_model_of(plan: Plan, agent: str, *, step: int | None) -> SavedModel:

@@ -84,18 +84,6 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
     )
 
 
-def print_benchmark_samples(frame: pd.DataFrame, num_problems: int) -> None:
-    """Print the responses to the first problems of an evaluation."""
-    for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
-        rows = frame[frame.problem_id == problem_id].to_dict(orient="records")
-        print(f"=== {problem_id}  gold: {rows[0]['answer']}\n{rows[0]['question']}")
-        for row in rows:
-            cut_note = ", cut at the limit" if row["finish_reason"] == "length" else ""
-            answer = f", found {row['extracted']}" if isinstance(row["extracted"], str) else ""
-            print(f"--- {row['agent']} #{row['sample']} {row['status']}{answer}{cut_note}")
-            print(row["text"])
-
-
 def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
     """Print the responses to the first problems of a training step."""
     for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from flows.cli import main
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
 from hacpo_core.config.schema import CheckpointConfig, KeepBestConfig
@@ -66,7 +64,7 @@ def test_unknown_accuracy_leaves_the_order_of_the_others(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_checkpoints_of_the_best_steps_stay_beside_the_newest(
-    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_plan: Callable[..., Plan],
 ) -> None:
     planned = small_plan("gspo", "train.num_steps=5", "checkpoint.every=5", "checkpoint.keep_best.num=2", *KEPT)
     run_experiment(planned, DirectRunner())
@@ -76,9 +74,3 @@ def test_checkpoints_of_the_best_steps_stay_beside_the_newest(
             values[result.step] = values.get(result.step, 0.0) + result.value
     best = sorted(values, key=lambda step: (-values[step], step))[:2]
     assert set(checkpoint_steps(planned.root)) == {5, *best}
-    words = ["export", planned.id, "qwen", str(tmp_path / "out"), "--best", "--runs-dir", str(planned.root.parents[1])]
-    monkeypatch.setattr(sys, "argv", ["hacpo", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (0, None)
-    assert f"{best[0]} of 5" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")

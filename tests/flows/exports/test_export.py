@@ -94,7 +94,7 @@ def check_same_logits(planned: Plan, name: str, folder: Path, step: int) -> None
 @pytest.mark.parametrize("step", [1, 2])
 def test_exported_model_has_the_logits_of_the_agent_in_the_checkpoint(trained: Plan, tmp_path: Path, step: int) -> None:
     done = export_agent(trained, "qwen", tmp_path / "model", step=step)
-    assert (done.experiment, done.agent, done.step) == (trained.id, "qwen", step)
+    assert done.step == step
     check_same_logits(trained, "qwen", done.folder, step)
 
 

@@ -114,24 +114,20 @@ def _params(cells: Sequence[_Cell]) -> dict[str, Any]:
 
 
 def _batches(cells: Sequence[_Cell]) -> Iterator[Batch]:
-    """Each agent's accuracy and reward by step, their means over the agents, and what training cost."""
+    """Means of accuracy and reward over the agents by step, and what training cost."""
     from flows.records.mlflow_store import Batch
 
     last = {cell.plan.root: last_step(cell.plan.root, cell.plan.config) for cell in cells}
     ended_ms = max(int(StepStore(root).metrics(step)["timestamp_ms"]) for root, step in last.items())
-    curves = {cell.cell.agent: _curves(cell, last[cell.plan.root]) for cell in cells}
-    for name in dict.fromkeys(name for curve in curves.values() for name in curve):
-        values = {agent: curve[name] for agent, curve in curves.items() if name in curve}
-        for step in sorted({step for by_step in values.values() for step in by_step}):
-            at_step = {agent: by_step[step] for agent, by_step in values.items() if step in by_step}
-            for agent, value in at_step.items():
-                yield Batch(step, ended_ms, {f"{agent}/{name}": value})
+    curves = [_curves(cell, last[cell.plan.root]) for cell in cells]
+    for name in [name for name in curves[0] if all(name in curve for curve in curves)]:
+        values = [curve[name] for curve in curves]
+        for step in sorted({step for by_step in values for step in by_step}):
+            # an agent that trained alone and ended earlier keeps its last value
+            reached = [max((s for s in by_step if s <= step), default=None) for by_step in values]
+            at_step = [by_step[s] for by_step, s in zip(values, reached, strict=True) if s is not None]
             if len(at_step) == len(cells):
-                yield Batch(step, ended_ms, {f"{MEAN}/{name}": sum(at_step.values()) / len(cells)})
-        ends = [max(by_step.items()) for by_step in values.values()]
-        if len(ends) == len(cells) and len({step for step, _ in ends}) > 1:  # agents that train alone may end apart
-            mean_of_ends = sum(value for _, value in ends) / len(ends)
-            yield Batch(max(ends)[0], ended_ms, {f"{MEAN}/{name}": mean_of_ends})
+                yield Batch(step, ended_ms, {f"{MEAN}/{name}": sum(at_step) / len(cells)})
     costs = {name: sum(cell.row[column] for cell in cells) / unit for name, column, unit in _COSTS}
     yield Batch(max(last.values()), ended_ms, costs)
 

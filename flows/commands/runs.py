@@ -107,20 +107,13 @@ def export(
     print(f"{agent} of {plan.id} after step {model.step}: {model.folder}")
 
 
-def audit_verifier(
-    source: Annotated[str, typer.Argument(help="id of an experiment, or a JSONL or Parquet file of gold answers")],
-    answer_field: Annotated[str, typer.Option(help="column of a file's gold answers")] = "answer",
-    runs_dir: RunsDir = Path("runs"),
-) -> None:
+def audit_verifier(experiment: ExperimentId, runs_dir: RunsDir = Path("runs")) -> None:
     """List the gold answers that the verifier cannot read: answers that are spelled otherwise stay unscored."""
     from flows.planning.plans import find_plan
-    from flows.runs.verifier import known_unreadable_golds, unreadable_in_file
+    from flows.runs.verifier import known_unreadable_golds
 
-    if Path(source).is_file():
-        lines = list(unreadable_in_file(Path(source), answer_field))
-    else:
-        golds_by_set = known_unreadable_golds(find_plan(runs_dir, source).root)
-        lines = [f"{name}: {gold}" for name, golds in golds_by_set.items() for gold in golds]
+    golds_by_set = known_unreadable_golds(find_plan(runs_dir, experiment).root)
+    lines = [f"{name}: {gold}" for name, golds in golds_by_set.items() for gold in golds]
     print("\n".join(lines or ["no gold answer is known that cannot be read"]))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ import yaml
 
 from flows.planning.compose import to_yaml
 from flows.planning.plans import Plan, check_agent
-from flows.records.versions import version_tags
 from hacpo_core.config import AgentConfig
 from hacpo_core.config.addresses import without_password
 from hacpo_core.engines.models.folders import is_hub_name
@@ -135,8 +134,6 @@ def model_card(plan: Plan, agent: str, model: SavedModel) -> str:
         what,
         "## Accuracies",
         _evaluations(plan, agent, model.step),
-        "## Digests",
-        _table(("what", "value"), _origins(model)),
         "## Configuration",
         _fenced(without_password(to_yaml(config))),
     ]
@@ -173,14 +170,6 @@ def _evaluations(plan: Plan, agent: str, step: int) -> str:
     ]
     intervals = "In parentheses: 95 % bootstrap intervals over problems."
     return _table(("benchmark", "before training", f"after step {step}"), rows) + f"\n\n{intervals}"
-
-
-def _origins(model: SavedModel) -> Iterator[tuple[str, str]]:
-    versions = version_tags()
-    commit = versions.get("mlflow.source.git.commit", "unknown")
-    yield f"weights after step {model.step}", f"`{model.digest}`"
-    yield from ((f"SHA-256 of `{name}`", f"`{digest}`") for name, digest in sorted(model.files.items()))
-    yield "exported with hacpo", f"{versions.get('version.hacpo', 'unknown')}, commit {commit}"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -112,8 +112,7 @@ def _remedy_of_stopped_rows(config: ExperimentConfig, pair: PairProbe) -> str:
     acting = {field.name for field in fields_of(config) if field.inert is None}
     ways = []
     if "method.objective.cross_floor" in acting:
-        at_half = f" (half of them would pass at {pair.half_floor:.2f})" if pair.half_floor is not None else ""
-        ways.append(f"lower method.objective.cross_floor{at_half}")
+        ways.append("lower method.objective.cross_floor")
     elif "method.objective.sequence_low" in acting:
         ways.append("raise method.objective.sequence_low and sequence_high")
     if config.method.objective.name != "self_normalised":

@@ -115,7 +115,6 @@ def _pair_lines(pair: PairProbe) -> Mapping[str, str]:
         "bounds": f"{pair.floor:.4g} to {pair.ceiling:.4g}",
         "pass the bounds before the first update": f"{pair.first_share:.1%}",
         "pass the bounds of the last update": f"{pair.last_share:.1%}",
-        "half would pass at the floor": "none" if pair.half_floor is None else f"{pair.half_floor:.2f}",
         "cosine with the own gradient": "none" if pair.gradient_cosine is None else f"{pair.gradient_cosine:.2f}",
         "change of length by retokenisation": f"{pair.length_drift:+.1%}",
         "cut at the limit": str(pair.num_truncated),

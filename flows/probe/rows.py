@@ -43,7 +43,6 @@ class PairProbe:
         floor, ceiling: bounds before the first update of a step.
         first_share: share of the rows with an advantage that the bounds let through before the first update.
         last_share: the same under the bounds of the step's last update, with these ratios.
-        half_floor: highest floor that half of the rows would pass below the same ceiling; None if no floor is that low.
         length_drift: mean relative change of the length by retokenisation.
         num_truncated, num_empty: as the metrics of these names.
         gradient_cosine: between the gradients of J_homo and J_hete on the learner's own rows and these (Theorem 4.3:
@@ -58,7 +57,6 @@ class PairProbe:
     ceiling: float
     first_share: float
     last_share: float
-    half_floor: float | None
     length_drift: float
     num_truncated: int
     num_empty: int
@@ -102,7 +100,7 @@ def pair_probe(
     if not len(minibatch):
         nan = math.nan
         return PairProbe(
-            learner, source, 0, (nan,) * len(QUANTILES), nan, nan, 0.0, 0.0, None, **counts, gradient_cosine=None
+            learner, source, 0, (nan,) * len(QUANTILES), nan, nan, 0.0, 0.0, **counts, gradient_cosine=None
         )
     with agent_at(experiment, learner, 0) as (placed, _):
         logprobs = placed.score(_as_responses(minibatch, sampled))
@@ -110,17 +108,15 @@ def pair_probe(
     minibatch = centered(objective, minibatch, logprobs)
     first_ratios = bounded_ratios(objective, minibatch, logprobs, update=0)
     last_ratios = bounded_ratios(objective, minibatch, logprobs, update=max(0, num_minibatches(experiment.config) - 1))
-    ratios, ceiling = tuple(np.quantile(first_ratios.ratio_B, QUANTILES).tolist()), float(first_ratios.ceiling_B.min())
     return PairProbe(
         learner=learner,
         source=source,
         num_rows=len(minibatch),
-        ratios=ratios,
+        ratios=tuple(np.quantile(first_ratios.ratio_B, QUANTILES).tolist()),
         floor=float(first_ratios.floor_B.max()),
-        ceiling=ceiling,
+        ceiling=float(first_ratios.ceiling_B.min()),
         first_share=first_ratios.passing_share,
         last_share=last_ratios.passing_share,
-        half_floor=half_floor(first_ratios.ratio_B, ceiling),
         **counts,
         gradient_cosine=cosine,
     )
@@ -175,10 +171,3 @@ def bounded_ratios(objective: Objective, minibatch: Minibatch, scored: Ragged, *
         ceiling_B=surrogate.ceiling_B.double().numpy(),
         passing_share=1.0 - float(stopped_B[counted_B].mean()),
     )
-
-
-def half_floor(ratio_B: NDArray[np.float64], ceiling: float) -> float | None:
-    """Highest floor that half of the rows or more pass, below a ceiling; None if too many are above the ceiling."""
-    below = np.sort(ratio_B[ratio_B <= ceiling])[::-1]
-    index = (len(ratio_B) + 1) // 2 - 1
-    return float(below[index]) if index < len(below) else None

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from flows.planning.compose import benchmark
 from flows.planning.declarations import file_stem
-from flows.planning.plans import Plan, all_problems, load_benchmarks
+from flows.planning.plans import Plan
 from flows.records.mlflow_address import mark_unsent
 from flows.records.progress import read_progress
 from flows.records.watcher import ProgressRecorder, Watcher
@@ -22,10 +20,8 @@ from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.schema import KeepBestConfig, StopConfig
-from hacpo_core.data.benchmarks import load_benchmark
 from hacpo_core.errors import ConfigError
-from hacpo_core.evaluation.results import intact_results, read_result, result_phase
-from hacpo_core.evaluation.run import other_question_error, question_digest
+from hacpo_core.evaluation.results import intact_results
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import Runner
 from hacpo_core.store.steps import StepStore
@@ -86,11 +82,10 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     Raises:
         ConfigError: the experiment has not reached that step, was evaluated on other problems under the same name, or
             is tracked at an address that contains a password.
-        DataError: benchmarks cannot be read; all of them are named.
+        DataError: a benchmark cannot be read.
     """
     watcher = watcher or Watcher()
     is_tracked = plan_tracking_uri(plan) is not None  # fails early if it contains a password
-    check_questions(plan)
     last = last_trained_step(plan)
     step = last if step is None else step
     if not 0 <= step <= last:
@@ -108,23 +103,3 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     sync_experiments(Path(plan.config.runtime.runs_dir), [plan.id])
     frame = read_evaluations(plan.root)
     return frame[(frame.step == step) & frame.benchmark.isin(list(benchmarks))].reset_index(drop=True)
-
-
-def check_questions(plan: Plan) -> None:
-    """Check that no benchmark's problems or settings differ from an earlier evaluation of that name.
-
-    Otherwise one curve could mix two different benchmarks.
-
-    Raises:
-        ConfigError: one differs.
-        DataError: some cannot be read.
-    """
-    config, store = plan.config, StepStore(plan.root)
-    with all_problems() as check:
-        for name, declaration in config.evaluate.benchmarks.items():
-            check(partial(load_benchmark, name, declaration, config.data))
-    digests = {name: question_digest(config, benchmark) for name, benchmark in load_benchmarks(config).items()}
-    for step, name, agent in itertools.product(range(store.last_step() + 1), digests, config.pair.agents):
-        phase = result_phase(name, agent)
-        if store.is_intact(step, phase) and read_result(store, step, phase).digest != digests[name]:
-            raise other_question_error(step, name)

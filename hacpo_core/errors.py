@@ -64,6 +64,17 @@ class ReplayError(StoreError):
     """An update that was replayed from stored rollouts gave different weights than the first time."""
 
 
+OUT_OF_MEMORY = (
+    "memory ran out; lower rollout.batch_size or engine.micro_batch_tokens, train fewer at a time, or use other "
+    "hardware (docs/scaling.md)"
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on a GPU or not: torch and the system raise various types, so texts decide."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("out of memory", "allocate memory"))
+
+
 def first_line(error: BaseException) -> str:
     """First line of another library's error message; the error's type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hacpo_core.errors import StoreError
+from hacpo_core.errors import StoreError, first_line
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """error numbers of a full disk"""
@@ -41,8 +41,9 @@ def write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = error.strerror or str(error)
-        if error.errno in FULL_DISK:
+        what = error.strerror or first_line(error)
+        # a copy of a folder has the errors of its files in texts
+        if error.errno in FULL_DISK or any(os.strerror(number) in str(error) for number in FULL_DISK):
             what = "the disk is full; free some space, then resume"
         elif error.errno == errno.EROFS:
             what = "the disk is read-only; make it writable, or name another folder"
@@ -109,8 +110,7 @@ def make_folder(folder: Path, make: Callable[[Path], object]) -> Path:
             try:
                 with write_errors(folder):
                     temporary.mkdir()
-                make(temporary)
-                with write_errors(folder):
+                    make(temporary)
                     temporary.rename(folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from flows.records.files import read_record
-from hacpo_core.errors import LockedError, ServerError, StoreError
+from hacpo_core.errors import OUT_OF_MEMORY, LockedError, ServerError, StoreError, is_out_of_memory
 from hacpo_core.files import write_json
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def read_failure(root: Path) -> Failure | None:
 def record_failure(root: Path, error: BaseException) -> None:
     """Store the error; if that fails (a full disk), log a warning."""
     lines = "".join(traceback.format_exception(error))
-    failure = Failure(type(error).__name__, str(error), lines)
+    failure = Failure(type(error).__name__, OUT_OF_MEMORY if is_out_of_memory(error) else str(error), lines)
     try:
         write_json(root / FAILURE_FILE, asdict(failure))
     except StoreError as problem:

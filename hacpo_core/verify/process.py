@@ -84,9 +84,8 @@ class Worker:
                 break
             self._end_process()
         else:
-            raise self._start_error(
-                f"{MAX_STARTS} processes in a row exited on their own, the last with {last_error!r}"
-            )
+            last_line = last_error.rpartition("\n")[2]
+            raise self._start_error(f"{MAX_STARTS} processes in a row exited on their own, the last with {last_line!r}")
         since = time.monotonic()
         kind, value = self._receive(timeout_s)
         seconds = time.monotonic() - since

@@ -90,7 +90,8 @@ def die_with_parent(parent_pid: int) -> None:
 
 def limit_resources(memory_mb: int) -> None:
     """Limit address space and recursion, and disable core dumps."""
-    limit = memory_mb * 2**20
+    limit, (_, most) = memory_mb * 2**20, resource.getrlimit(resource.RLIMIT_AS)
+    limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(RECURSION_LIMIT)

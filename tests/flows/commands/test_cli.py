@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import shutil
 import socket
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import typer
+from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from flows.cli import app, main
+from flows.records.failures import failures_recorded, read_failure
 from flows.service.processes import Record, home_of
-from hacpo_core.errors import ConfigError
+from hacpo_core.errors import ConfigError, StoreError
+from hacpo_core.files import make_folder
 
 
 @pytest.mark.parametrize(("error", "is_shown"), [(ConfigError("a remedy"), False), (ValueError("a bug"), True)])
@@ -54,6 +61,44 @@ def test_hint_after_ctrl_c_is_for_commands_that_commit(
     with pytest.raises(SystemExit, match="130"):
         main()
     assert ("resumes from the last committed phase" in capsys.readouterr().err) is is_resumable
+
+
+def test_crash_of_the_machine_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever library meets it: some raise no OSError, or one without a number."""
+    full = "[Errno 28] No space left on device"
+    errors = [
+        (MemoryError(), "memory ran out"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), "memory ran out"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0"), "memory ran out"),
+        (ImportError("libtorch.so: failed to map segment: Cannot allocate memory"), "memory ran out"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory ran out"),
+        (OSError(errno.ENOSPC, "No space left on device", "log"), "log: No space left on device; free some space"),
+        (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), "disk is full"),
+        (shutil.Error([("a", "b", f"{full}: 'a' -> 'b'")]), "disk is full"),
+        (OSError(errno.EROFS, "Read-only file system", "runs"), "runs: Read-only file system; make the disk writable"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs"), "name another folder"),
+    ]
+    monkeypatch.setattr("flows.cli.app", lambda: (_ for _ in ()).throw(crash))
+    for crash, sentence in errors:
+        with pytest.raises(SystemExit):
+            main()
+        said = capsys.readouterr().err
+        assert said.startswith("hacpo: ") and said.count("\n") == 1 and sentence in said, crash
+
+    def copied(folder: Path) -> None:
+        raise shutil.Error([("a", "b", f"{full}: 'a' -> 'b'")])
+
+    with pytest.raises(StoreError, match="cannot write .*: the disk is full; free some space"):
+        make_folder(tmp_path / "model", copied)
+    with suppress(RuntimeError), failures_recorded(tmp_path):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    failure = read_failure(tmp_path)
+    assert failure is not None and failure.reason.startswith("RuntimeError: memory ran out; lower ")
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_AS, (2**30, 2**30)); "
+    code = f"{limit}from hacpo_core.verify.worker import limit_resources; limit_resources(2048)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0, "the verifier takes what the user may have"
 
 
 def invoke(*words: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -42,15 +42,14 @@ def grid(
         stay_offline()
     from flows.commands.run_grid import run_grid
     from flows.grids.planner import plan_grid
-    from flows.grids.show import SELECTED, Selection, show_grid
+    from flows.grids.show import SELECTED, show_grid
 
     if run not in SELECTED:
         raise ConfigError(f"--run: got {run!r}, expected one of {', '.join(SELECTED)}")
     make_plan = partial(
         plan_grid, name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or []
     )
-    selection = cast(Selection, run)
     if dry_run:
-        show_grid(make_plan(), selection)
+        show_grid(make_plan(), run)
         return
-    run_grid(make_plan, runs_dir, selection, num_workers=workers, waits=not submit)
+    run_grid(make_plan, runs_dir, run, num_workers=workers, waits=not submit)

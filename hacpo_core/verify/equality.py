@@ -313,7 +313,9 @@ def _match(candidate: Listing, gold: Listing, tolerance: float) -> bool:
 
 
 def _with_one_constant(*values: Any) -> tuple[Any, ...]:
-    """A constant of integration is C or c."""
-    names = [{symbol.name for symbol in value.free_symbols} for value in values]
-    is_constant = names[0] ^ names[1] == {"c", "C"}
+    """A constant of integration, a summand, is C or c."""
+    letters = {sympy.Symbol("c"), sympy.Symbol("C")}
+    is_constant = values[0].free_symbols ^ values[1].free_symbols == letters and all(
+        letters & set(sympy.Add.make_args(value)) for value in values
+    )
     return tuple(value.xreplace({sympy.Symbol("C"): sympy.Symbol("c")}) for value in values) if is_constant else values

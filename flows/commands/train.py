@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import ExperimentId, Hardware, MethodName, Overrides, Pair, RunsDir, in_runs_dir
+from flows.commands.options import (
+    ExperimentId,
+    Hardware,
+    MethodName,
+    Overrides,
+    Pair,
+    RunsDir,
+    in_runs_dir,
+)
 
 
 def train(
@@ -32,14 +40,26 @@ def train(
     train_planned(train_plan)
 
 
-def resume(experiment: ExperimentId, runs_dir: RunsDir = Path("runs")) -> None:
-    """Continue an experiment from its last committed phase."""
+def resume(
+    experiment: ExperimentId,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="more than a complete run has; a run of its own goes on from its end"),
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Continue an experiment from its last committed phase; with --steps, a complete one to more steps."""
     from flows.planning.plans import find_plan
+    from flows.runs.extend import extend
 
-    plan = find_plan(runs_dir, experiment)
-    if plan.id != experiment:
-        print(f"{experiment} is {plan.id}", file=sys.stderr)
-    train_planned(plan)
+    saved_plan = find_plan(runs_dir, experiment)
+    resumed_plan = saved_plan if steps is None else extend(saved_plan, steps)
+    if resumed_plan.id != experiment:
+        print(
+            f"{experiment} is {resumed_plan.id}" if steps is None else f"{resumed_plan.id} continues it",
+            file=sys.stderr,
+        )
+    train_planned(resumed_plan)
 
 
 def train_planned(train_plan: Any) -> None:

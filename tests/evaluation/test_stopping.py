@@ -12,6 +12,7 @@ from flows.commands.train import train_planned
 from flows.planning.plans import Plan
 from flows.records.progress import read_progress
 from flows.runs.experiment import run_experiment
+from flows.runs.extend import why_not_extended
 from flows.runs.results import read_final
 from hacpo_core.config.schema import StopConfig
 from hacpo_core.evaluation.results import results
@@ -91,6 +92,7 @@ def test_stopped_training_is_complete_with_its_final_evaluation_and_checkpoint(
     assert checkpoint_steps(planned.root) == [3]
     progress = read_progress(planned.root)
     assert progress is not None and (progress.step, progress.num_steps) == (3, 3)
+    assert "train.stop ends it" in str(why_not_extended(planned, 9))
     train_planned(planned)
     assert "ended   after step 3 of 6: no new best accuracy on dev" in capsys.readouterr().out
 

@@ -25,7 +25,7 @@ from flows.runs.display import format_table
 from flows.runs.results import read_final
 from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from flows.service.gpu_locks import check_gpu_driver, visible_devices
-from flows.service.prefect_server import ensure_server, find_server, log_in_hint
+from flows.service.prefect_server import end_when_idle, ensure_server, find_server, log_in_hint
 from flows.service.processes import slots_here
 from flows.service.schedule import RefusedError, Schedule
 from flows.service.worker import find_worker, worker_here
@@ -201,6 +201,7 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int) -> dict[str
     try:
         with worker_here(runs_dir, num_slots=num_slots) as check:  # starts worker and server in the background
             schedule = _schedule(runs_dir)
+            end_when_idle(runs_dir, 60 * plans[0].config.runtime.server_idle_minutes)
             submit(plans, schedule)  # removes an earlier failure, which would end the wait
             return watch(_longest_first(plans), schedule, partial(_schedule, runs_dir), check)
     except (KeyboardInterrupt, EngineError, ServerError):

@@ -55,10 +55,10 @@ server_app = typer.Typer(no_args_is_help=True, help="Manage the local Prefect se
 @server_app.command("start")
 def server_start(runs_dir: RunsDir = Path("runs")) -> None:
     """Start the server unless it is running, and print its address; it stays until `hacpo server stop`."""
-    from flows.service.prefect_server import ensure_server, keep_idle, log_in_hint
+    from flows.service.prefect_server import end_when_idle, ensure_server, log_in_hint
 
     server = ensure_server(runs_dir)
-    keep_idle(runs_dir)
+    end_when_idle(runs_dir, None)
     print(f"{server.url}  ({log_in_hint(runs_dir)})")
 
 

@@ -76,10 +76,11 @@ def train_planned(train_plan: Any) -> None:
             if train_plan.config.runtime.runner == "direct":
                 run_experiment(train_plan, DirectRunner(), watcher)
             else:
-                from flows.service.prefect_server import kept_server, use_server
+                from flows.service.prefect_server import end_when_idle, kept_server, use_server
 
                 runs_dir = Path(train_plan.config.runtime.runs_dir)
                 with kept_server(runs_dir) as server:
+                    end_when_idle(runs_dir, 60 * train_plan.config.runtime.server_idle_minutes)
                     use_server(server, runs_dir)
                     from flows.runs.flow import run_with_prefect
 

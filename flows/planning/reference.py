@@ -54,11 +54,19 @@ def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
     return named
 
 
-def print_entries(entries: Sequence[Entry]) -> None:
-    """Print entries as text for a terminal."""
+def print_entries(entries: Sequence[Entry], form: str) -> None:
+    """Print entries as text for a terminal, or as markdown for a site."""
+    section = ""
     for entry in entries:
-        print(f"{entry.name}  ({entry.note})")
-        print(*(_indented(text) for text in entry.paragraphs), sep="\n")
+        if form == "text":
+            print(f"{entry.name}  ({entry.note})")
+            print(*(_indented(text) for text in entry.paragraphs), sep="\n")
+            continue
+        if entry.section != section:
+            section = entry.section
+            print(f"## {section}\n")
+        print(f"### {entry.name}\n\n{entry.note}\n")
+        print(*(f"```\n{text}\n```\n" if "\n" in text else f"{text}\n" for text in entry.paragraphs), sep="\n")
 
 
 def _indented(text: str) -> str:

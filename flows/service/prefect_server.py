@@ -48,7 +48,7 @@ KEEP_EVERY_S = 10.0
 ANSWER_S = 5.0
 """time limit of one health check"""
 IDLE_END_S = 600.0
-"""time without a request after which a server ends, unless `hacpo server start` started it"""
+"""time without a request after which a server ends, if no command says otherwise"""
 _SILENCE_LIMIT_S = 60.0
 """time without an answer after which a server is replaced"""
 SERVER_LOCK = "server.alive.lock"
@@ -131,11 +131,13 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
         return server
 
 
-def keep_idle(runs_dir: Path) -> None:
-    """Have the server stay without requests, too, until it is stopped."""
-    record = _record(home_of(runs_dir))
-    with _locked(record.path.parent):
-        write_private(record.path, json.dumps({**(record.read() or {}), IDLE: None}))
+def end_when_idle(runs_dir: Path, idle_s: float | None) -> None:
+    """Have the server end after this time without a request, unless it was told to stay; None: it stays."""
+    home = home_of(runs_dir)
+    with _locked(home):
+        value = _record(home).read() or {}
+        if value.get(IDLE, 0.0) is not None:
+            write_private(_record(home).path, json.dumps({**value, IDLE: idle_s}))
 
 
 @contextmanager

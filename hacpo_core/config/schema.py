@@ -185,6 +185,12 @@ class RuntimeConfig:
             "direct": "as function calls, one agent after another",
         },
     )
+    server_idle_minutes: float = setting(
+        10.0,
+        "time without a request after which a Prefect server that a command started ends",
+        unit="minutes",
+        above=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,12 @@ def test_table_and_filled_configuration_agree_on_identity() -> None:
 
 def test_entries_are_printed_and_an_unknown_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     entries = entries_named(field_entries(), "method.objective.cross_f")
-    print_entries(entries)
+    print_entries(entries, "text")
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("method.objective.cross_floor (float, in [0, 1]; default 0.8)")
     assert "[cross_clip, self_normalised]" in text
+    print_entries(entries, "markdown")
+    assert capsys.readouterr().out.startswith("## method\n\n### method.objective.cross_floor\n\nfloat, in [0, 1];")
     with pytest.raises(ConfigError, match="got 'nothing', but no name begins with that; sections are experiment,"):
         entries_named(field_entries(), "nothing")
 

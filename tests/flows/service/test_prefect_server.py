@@ -22,10 +22,10 @@ from flows.records.states import CONFIG_FILE
 from flows.service.prefect_server import (
     SERVER_LOCK,
     PrefectServer,
+    end_when_idle,
     ensure_server,
     find_server,
     is_healthy,
-    keep_idle,
     kept_server,
     server_environment,
     stop_server,
@@ -201,18 +201,19 @@ def test_server_of_another_host_is_named_and_no_second_one_is_started(
 
 @pytest.mark.slow
 def test_server_ends_when_nothing_uses_it_unless_it_was_started_to_stay(
-    runs_dir: Path, migrated: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    runs_dir: Path, migrated: Callable[[Path], None]
 ) -> None:
     """In a folder whose name has a meaning in addresses of databases."""
     folder = runs_dir / "a%20b?q=1"
     folder.mkdir()
     migrated(folder)
     try:
-        monkeypatch.setattr("flows.service.prefect_server.IDLE_END_S", 4.0)
         ensure_server(folder)
+        end_when_idle(folder, 4.0)
         wait_until(lambda: find_server(folder) is None, "it does not end", limit_s=60)
         server = ensure_server(folder)
-        keep_idle(folder)
+        for idle_s in (None, 4.0):  # it was told to stay, and another command changes nothing
+            end_when_idle(folder, idle_s)
         time.sleep(8.0)
         assert is_healthy(server)
     finally:

@@ -174,6 +174,6 @@ def _finish(plan: Plan, experiment: Experiment, tracking: Tracking) -> Experimen
         "digests": digests,
         "versions": version_tags(),
     }
+    tracking.finish("FINISHED")  # before the result: a run that is killed here goes on, and closes MLflow's runs
     write_json(plan.root / RESULT_FILE, value)  # marks the experiment complete
-    tracking.finish("FINISHED")
     return ExperimentResult(root=plan.root, **value)

@@ -71,8 +71,9 @@ OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on a GPU or not: torch and the system raise various types, so texts decide."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in ("out of memory", "allocate memory"))
+    """Whether memory ran out, on a GPU or not, and no error of ours says so: of various types, texts decide."""
+    is_said = any(words in str(error) for words in ("out of memory", "allocate memory"))
+    return isinstance(error, MemoryError) or (is_said and not isinstance(error, HacpoError))
 
 
 def first_line(error: BaseException) -> str:

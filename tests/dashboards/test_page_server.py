@@ -108,9 +108,6 @@ def test_off_loopback_the_token_is_required_and_nowhere_to_be_seen(start: Start,
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(urllib.error.HTTPError, match="401"):
         get(url)
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        assert response.status == 200
     family = psutil.Process(process.pid)
     assert token not in json.dumps([member.cmdline() for member in [family, *family.children(recursive=True)]])
 

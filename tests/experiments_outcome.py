@@ -10,6 +10,9 @@ from sqlalchemy import create_engine, text
 
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
+from hacpo_core.config import ExperimentConfig
+from hacpo_core.evaluation.results import health_values, intact_results
+from hacpo_core.phases.health import Finding, Health
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
 
@@ -62,3 +65,13 @@ def mlflow_points(database: Path | str) -> Counter[tuple[str, str, int, float]]:
         rows = connection.execute(text(query)).fetchall()
     engine.dispose()
     return Counter((str(run), str(key), int(step), float(value)) for run, key, step, value in rows)
+
+
+def findings_of(store: StepStore, config: ExperimentConfig) -> tuple[Finding, ...]:
+    """Findings of an experiment's complete steps and evaluations."""
+    health = Health(config)
+    for step in range(1, store.num_complete() + 1):
+        health.add(step, store.metrics(step)["agents"])
+    for result in intact_results(store.root):
+        health.add(result.step, health_values(result, config))
+    return health.findings

@@ -21,14 +21,13 @@ from hacpo_core.config.samplers import TransformersKind
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError, VerificationError
-from hacpo_core.evaluation.results import findings_of
 from hacpo_core.phases.definitions import DEFINITIONS
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.records import SamplingLimits, Verdict
 from hacpo_core.store.steps import StepStore
 from hacpo_core.verify.pool import VerifierPool
 from hacpo_core.verify.process import Worker
-from tests.experiments_outcome import outcome
+from tests.experiments_outcome import findings_of, outcome
 
 
 def run(planned: Plan) -> dict[str, Any]:

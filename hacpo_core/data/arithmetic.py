@@ -94,12 +94,6 @@ def problems(split: Split) -> list[Problem]:
     ]
 
 
-def solve(expression: Expression) -> str:
-    """The worked answer without a misconception: two lines and the boxed answer."""
-    first, second, result = expression.work()
-    return _written([first, second], result)
-
-
 def demonstrate(expression: Expression, misconceptions: Sequence[float], rng: np.random.Generator) -> str:
     """A worked answer that contains each misconception with the given probability.
 

@@ -14,7 +14,6 @@ from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import MetricEstimate
-from hacpo_core.phases.health import Finding, Health
 from hacpo_core.records import PhaseCost
 from hacpo_core.store.steps import StepStore
 
@@ -134,20 +133,6 @@ def health_values(result: EvaluationResult, config: ExperimentConfig) -> dict[st
         return {}
     name = f"evaluate/{result.benchmark}"
     return {result.agent: {name: result.value, f"{name}_error": result.headline_estimate.standard_error}}
-
-
-def findings_of(store: StepStore, config: ExperimentConfig) -> tuple[Finding, ...]:
-    """Findings of an experiment's complete steps and evaluations.
-
-    Raises:
-        StoreError: a file was altered while it was read.
-    """
-    health = Health(config)
-    for step in range(1, store.num_complete() + 1):
-        health.add(step, store.metrics(step)["agents"])
-    for result in intact_results(store.root):
-        health.add(result.step, health_values(result, config))
-    return health.findings
 
 
 def training_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, Mapping[str, float]]:

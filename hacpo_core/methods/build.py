@@ -144,11 +144,6 @@ class Builder(MethodPart):
         """Whether it may leave out rows because of their rewards."""
         return False
 
-    @property
-    def mixes_sources(self) -> bool:
-        """Whether a mini-batch may contain both own rows and other agents' rows."""
-        return True
-
     @abstractmethod
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
         """Mini-batches per step (each once), for the learning rate schedule and for sizing a run in advance.

@@ -69,11 +69,6 @@ class Shuffled(Builder):
         """True with `drops_equal_rewards`."""
         return self.drops_equal_rewards
 
-    @property
-    def mixes_sources(self) -> bool:
-        """True unless `order` is `own_first`."""
-        return self.order != "own_first"
-
     def num_updates(self, *, num_rows: int, num_samples: int, num_sources: int) -> int:
         """As many full mini-batches as all rows make, at least one."""
         return max(1, num_rows // (self.problems * num_samples))

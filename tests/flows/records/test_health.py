@@ -16,11 +16,11 @@ from flows.records.runlog import read_log
 from flows.records.watcher import Watcher
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import plan_tracking_uri
-from hacpo_core.evaluation.results import findings_of
 from hacpo_core.phases import metrics
 from hacpo_core.phases.health import Finding
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
+from tests.experiments_outcome import findings_of
 
 pytestmark = pytest.mark.slow
 

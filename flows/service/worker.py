@@ -30,6 +30,8 @@ from hacpo_core.config.threads import SLOTS, usable_cores
 from hacpo_core.errors import EngineError
 
 _log = logging.getLogger(__name__)
+RUNS_DIR = "HACPO_RUNS_DIR"
+"""environment variable with the folder of all runs, for flows that a worker starts"""
 MAX_DEATHS = 5
 """number of times that a command restarts its worker if it is killed"""
 
@@ -85,6 +87,7 @@ def worker_environment(runs_dir: Path, server: PrefectServer, num_slots: int) ->
         **os.environ,
         **client_environment(home_of(runs_dir), url=server.url, auth=server.auth),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        RUNS_DIR: str(runs_dir.absolute()),
         SLOTS: str(num_slots),
         "PREFECT_WORKER_QUERY_SECONDS": "0.5",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "10",

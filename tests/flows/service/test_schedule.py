@@ -143,18 +143,26 @@ def test_what_is_complete_or_alive_or_unknown_is_refused(
     assert plan.id not in schedule.runs()
 
 
-def test_deployment_follows_its_declaration(
+def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
     schedule: Schedule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     client = schedule.client
     deploy(client)
-    text = DECLARATIONS.read_text(encoding="utf-8").replace("Train one", "Train a")
+    before = client.read_deployment_by_name("grid/grid")
+    (nightly,) = before.schedules
+    assert not nightly.active
+    client.update_deployment_schedule(before.id, nightly.id, active=True)
+    deploy(client)
+    assert [one.active for one in client.read_deployment_by_name("grid/grid").schedules] == [True]
+    text = DECLARATIONS.read_text(encoding="utf-8").replace("0 2 * * *", "0 3 * * *")
     (tmp_path / "prefect.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr("flows.service.deployments.DECLARATIONS", tmp_path / "prefect.yaml")
     deploy(client)
-    (found,) = client.read_deployments()
-    assert (found.name, str(found.description).partition(" planned")[0]) == ("experiment", "Train a")
-    assert client.read_flow(found.flow_id).name == found.name
+    (nightly,) = client.read_deployment_by_name("grid/grid").schedules
+    assert (nightly.active, nightly.schedule.cron) == (False, "0 3 * * *")
+    found = client.read_deployments()
+    assert {one.name for one in found} == {"experiment", "grid"}
+    assert all(client.read_flow(one.flow_id).name == one.name for one in found)
 
 
 @pytest.mark.system

@@ -204,10 +204,13 @@ class Tracking:
         self._has_news.set()
 
     def finish(self, status: str) -> None:
-        """Send everything and close the runs with this status, or say what could not be sent."""
+        """Send everything and close the runs with this status, or say what could not be sent; the last call counts."""
         if self._uri is None:
             return
         self._status = status
+        if self._has_ended.is_set() and not self._thread.is_alive():
+            self._warn(self._send())
+            return
         self._has_ended.set()
         self._has_news.set()
         self._thread.join(FINISH_LIMIT_S)

@@ -6,7 +6,6 @@ import copy
 import errno
 import io
 import logging
-import os
 import signal
 import sys
 from contextlib import suppress
@@ -27,7 +26,7 @@ from hacpo_core.errors import (
     ModelError,
     is_out_of_memory,
 )
-from hacpo_core.files import FULL_DISK
+from hacpo_core.files import is_full_disk
 
 EXIT_INPUT, EXIT_LOCKED, EXIT_INTERRUPTED = 2, 4, 130
 _FOLDER_ERRORS = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -90,7 +89,7 @@ def _why_machine_failed(error: Exception) -> str | None:
     """A sentence with a remedy if memory, the disk or a folder is the cause; None for all else, which is a bug."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
-    is_full = any(os.strerror(number) in str(error) for number in FULL_DISK)
+    is_full = is_full_disk(error)
     if not is_full and getattr(error, "errno", None) not in _FOLDER_ERRORS:
         return None
     remedy = "free some space" if is_full else "name another folder"

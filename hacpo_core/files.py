@@ -16,8 +16,7 @@ from typing import Any
 
 from hacpo_core.errors import StoreError, first_line
 
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""error numbers of a full disk"""
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sha256_of(path: Path) -> str:
@@ -35,6 +34,12 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def is_full_disk(error: BaseException) -> bool:
+    """Whether the disk is full; some errors, such as those of a copied folder, say so in their text alone."""
+    number = getattr(error, "errno", None)
+    return number in _FULL_DISK or any(os.strerror(full) in str(error) for full in _FULL_DISK)
+
+
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
     """Convert OSError of a write to a StoreError with a remedy."""
@@ -42,8 +47,7 @@ def write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         what = error.strerror or first_line(error)
-        # a copy of a folder has the errors of its files in texts
-        if error.errno in FULL_DISK or any(os.strerror(number) in str(error) for number in FULL_DISK):
+        if is_full_disk(error):
             what = "the disk is full; free some space, then resume"
         elif error.errno == errno.EROFS:
             what = "the disk is read-only; make it writable, or name another folder"
@@ -89,7 +93,7 @@ def make_folder(folder: Path, make: Callable[[Path], object]) -> Path:
 
     Args:
         folder: its name.
-        make: writes the contents into the folder that it is given; its errors pass through.
+        make: writes the contents into the folder that it is given; its errors pass through, but for a full disk.
 
     Returns:
         the folder.
@@ -110,7 +114,14 @@ def make_folder(folder: Path, make: Callable[[Path], object]) -> Path:
             try:
                 with write_errors(folder):
                     temporary.mkdir()
+                try:
                     make(temporary)
+                except OSError as error:
+                    if not is_full_disk(error):
+                        raise
+                    with write_errors(folder):
+                        raise
+                with write_errors(folder):
                     temporary.rename(folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)

@@ -56,8 +56,7 @@ def run_rows(runs: Runs, schedule: ScheduleView) -> list[RunRow]:
 
 def _row(runs: Runs, name: str, schedule: ScheduleView) -> RunRow:
     status, cell = runs.status(name), runs.cells(name)[0]
-    state = state_of(status, schedule.runs.get(name), runs.unavailable(name)).state
-    state = "interrupted" if state == "missing" and status.is_interrupted else state
+    state = status.shown(state_of(status, schedule.runs.get(name), runs.unavailable(name)).state)
     progress = status.progress
     if progress is None:
         return RunRow(name, cell.pair, cell.method, cell.seed, state)

@@ -75,6 +75,7 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
     context: dict[str, Any] = {
         "experiment": experiment,
         "cell_state": state,
+        "shown_state": status.shown(state.state),
         "progress": status.progress,
         "spent": total_spent(status.progress),
         "run": run,

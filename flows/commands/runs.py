@@ -30,7 +30,7 @@ def list_runs(
         rows.append(
             {
                 "id": root.name,
-                "state": "interrupted" if status.is_interrupted else status.state,
+                "state": status.shown(status.state),
                 "step": progress.step if progress else 0,
                 "num_steps": progress.num_steps if progress else None,
                 "accuracy": accuracies,

@@ -25,7 +25,7 @@ from hacpo_core.config.addresses import without_password
 from hacpo_core.engines.models.folders import is_hub_name
 from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.evaluation.results import intact_results
-from hacpo_core.files import FULL_DISK, sync
+from hacpo_core.files import is_full_disk, sync
 from hacpo_core.placement.checkpoints import SavedModel, checkpoint_steps, saved_model
 
 CARD_FILE = "README.md"
@@ -64,7 +64,7 @@ def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = Non
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):
-            is_full = error.errno in FULL_DISK
+            is_full = is_full_disk(error)
             reason = "the disk is full; free some space" if is_full else f"{error.strerror}; name another folder"
             raise StoreError(f"cannot write {folder}: {reason}") from error
         raise

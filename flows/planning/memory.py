@@ -3,10 +3,10 @@
 Bytes per trained weight: the size of dtype for the weight and again for its gradient; 8 for AdamW's two moments; in
 bfloat16, 4 more for the master weight and 4 for its gradient. DeepSpeed always copies gradients to fp32 for the step;
 in bfloat16 it makes one more copy in bfloat16. ZeRO shards over the ranks: optimizer states and the copies for the
-step, and at stage 2 gradients, which it accumulates in 4 bytes a weight. The backward pass
-of the output embedding holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed's optimizer offloaded,
-it keeps a buffer for the largest gradient. Each process has a CUDA context; a learner after an update and an engine
-that sleeps hold memory of their own.
+step, and at stage 2 gradients, which it accumulates in 4 bytes a weight. The backward pass of the output embedding
+holds its gradient in fp32, and in bfloat16 a second time. With DeepSpeed's optimizer offloaded, it keeps a buffer for
+the largest gradient. Each process has a CUDA context; a learner after an update and an engine that sleeps hold memory
+of their own.
 """
 
 from __future__ import annotations

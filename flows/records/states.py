@@ -27,10 +27,9 @@ class ExperimentStatus:
     progress: Progress | None
     failure: Failure | None
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether it was begun, and its process ended without a result or a failure."""
-        return self.state == "missing" and self.progress is not None
+    def shown(self, state: str) -> str:
+        """A state for people: "interrupted" is missing, but was begun."""
+        return "interrupted" if state == "missing" and self.progress is not None else state
 
     @property
     def reason(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from flows.runs.tracking import plan_tracking_uri, sync_experiments
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.schema import KeepBestConfig, StopConfig
+from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.results import intact_results
+from hacpo_core.evaluation.run import other_question_error, question_digest
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import Runner
 from hacpo_core.store.steps import StepStore
@@ -91,6 +93,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     if not 0 <= step <= last:
         raise ConfigError(f"--step: got {step}, but {plan.id} is trained up to step {last}; choose 0 to {last}")
     with open_experiment(plan) as (experiment, benchmarks):
+        check_questions(plan, benchmarks)
         with waited_for(experiment, runner):
             evaluate_agents(experiment, step, list(benchmarks), benchmarks, runner, watcher.evaluated)
         if read_progress(plan.root) is not None:  # without training there is no progress file to update
@@ -103,3 +106,15 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
     sync_experiments(Path(plan.config.runtime.runs_dir), [plan.id])
     frame = read_evaluations(plan.root)
     return frame[(frame.step == step) & frame.benchmark.isin(list(benchmarks))].reset_index(drop=True)
+
+
+def check_questions(plan: Plan, benchmarks: Mapping[str, Benchmark]) -> None:
+    """Check that no evaluation of these names, after any step, had other problems or settings: a curve is of one.
+
+    Raises:
+        ConfigError: one had.
+    """
+    digests = {name: question_digest(plan.config, benchmark) for name, benchmark in benchmarks.items()}
+    for result in intact_results(plan.root):
+        if digests.get(result.benchmark, result.digest) != result.digest:
+            raise other_question_error(result.step, result.benchmark)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hacpo_core.errors import HacpoError, MethodError
+from hacpo_core.errors import HacpoError, MethodError, is_out_of_memory
 from hacpo_core.methods.base import State
 from hacpo_core.methods.build import Builder, History
 from hacpo_core.methods.estimate import Estimate, Estimator, ScoredStep
@@ -27,9 +27,6 @@ from hacpo_core.records import RowKey
 
 if TYPE_CHECKING:  # torch is slow to import, and plans and the dashboard do not need it
     from torch import Tensor
-
-TORCH_OUT_OF_MEMORY = "OutOfMemoryError"
-"""name of torch's error, which is not imported here"""
 
 
 @contextmanager
@@ -42,10 +39,10 @@ def errors_of(owner: str) -> Iterator[None]:
     """
     try:
         yield
-    except (HacpoError, MemoryError):
+    except HacpoError:
         raise
     except Exception as error:
-        if type(error).__name__ == TORCH_OUT_OF_MEMORY:
+        if is_out_of_memory(error):
             raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename}, line {last.lineno}"

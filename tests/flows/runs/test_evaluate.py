@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from flows.planning.plans import Plan
+from flows.planning.plans import Plan, load_benchmarks
+from flows.runs.evaluate import check_questions
 from flows.runs.experiment import run_experiment
+from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.table import read_evaluations
 from hacpo_core.phases.runner import DirectRunner
 
@@ -40,3 +43,14 @@ def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[...
     assert shown.stdout.startswith("=== ")
     assert "--- qwen #0 " in shown.stdout
     assert "--- llama #0 " in shown.stdout
+
+
+def test_changed_question_under_one_name_is_refused_whatever_the_step(small_plan: Callable[..., Plan]) -> None:
+    planned = small_plan("gspo", "train.num_steps=1", "evaluate.during=[]", "evaluate.final=[test]")
+    run_experiment(planned, DirectRunner())
+    evaluate = planned.config.evaluate
+    check_questions(planned, load_benchmarks(planned.config))
+    fewer = {"test": replace(evaluate.benchmarks["test"], limit=4)}
+    changed = replace(planned.config, evaluate=replace(evaluate, benchmarks=fewer))
+    with pytest.raises(ConfigError, match="benchmark test: after step 0"):
+        check_questions(replace(planned, config=changed), load_benchmarks(changed))

@@ -15,9 +15,6 @@ BENCHMARKS = ("math500", "math", "gsm8k", "aime2025", "amc23", "minerva", "olymp
 BEFORE = "base"
 """name of the row of an agent before training"""
 
-_METHODS = {"hacpo_no_capability_advantage": "hacpo_no_adv", "hacpo_no_capability_weight": "hacpo_no_omega"}
-_BENCHMARKS = {"olympiad": "olympiadbench"}
-
 
 @dataclass(frozen=True, slots=True)
 class PrintedValue:
@@ -31,17 +28,6 @@ class PrintedValue:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedRatios:
-    """A row of Table 6: mean, maximum, minimum and range over training steps of the step's mean ratio."""
-
-    source: str
-    mean: float
-    maximum: float
-    minimum: float
-    range: float
-
-
 def published_rows(name: str) -> Iterator[dict[str, str]]:
     """Rows of a file of `experiments/published`."""
     yield from csv.DictReader((files("experiments") / "published" / name).read_text(encoding="utf-8").splitlines())
@@ -53,40 +39,16 @@ def printed_values() -> tuple[PrintedValue, ...]:
 
     Table 4 does not name its benchmark; we assume MATH-500, because every value is a multiple of 1/500.
     """
-    values = [
-        PrintedValue(
-            table=row["table"],
-            pair=row["pair"],
-            agent=row["agent"],
-            method=_METHODS.get(row["method"], row["method"]),
-            benchmark=_BENCHMARKS.get(row["benchmark"], row["benchmark"]),
-            value=float(row["value"]),
-        )
-        for row in published_rows("results.csv")
-    ]
-    values += [
-        PrintedValue(
-            table="table4",
-            pair=row["pair"],
-            agent=row["agent"],
-            method=f"hacpo_alpha{row['alpha']}",
-            benchmark="math500",
-            value=float(row["value"]),
-        )
-        for row in published_rows("table4_alpha.csv")
-    ]
-    return tuple(values)
+    return tuple(PrintedValue(**{**row, "value": float(row["value"])}) for row in published_rows("results.csv"))  # type: ignore[arg-type]
 
 
-def printed_ratios() -> list[PrintedRatios]:
-    """Table 6: qwen3-1.7b-base beside qwen3-4b-base under HACPO; sources "own" (s_homo) and "cross" (s_hete)."""
-    sources = {"s_homo": "own", "s_hete": "cross"}
-    return [
-        PrintedRatios(
-            sources[row["ratio"]], float(row["mean"]), float(row["max"]), float(row["min"]), float(row["range"])
-        )
-        for row in published_rows("table6_ratios.csv")
-    ]
+def printed_ratios() -> Mapping[str, Mapping[str, float]]:
+    """Table 6, qwen3-1.7b-base beside qwen3-4b-base under HACPO: by source, "own" (s_homo) or "cross" (s_hete).
+
+    Mean, maximum, minimum and range over training steps of the step's mean ratio.
+    """
+    rows = list(published_rows("table6_ratios.csv"))
+    return {row.pop("source"): {name: float(value) for name, value in row.items()} for row in rows}
 
 
 PaperValues = Mapping[tuple[str, str, str, str], float]

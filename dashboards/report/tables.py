@@ -79,20 +79,19 @@ def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
     Returns:
         None if no ratio was measured or printed.
     """
-    paper_rows = {row.source: row for row in printed_ratios()} if is_printed else {}
+    printed = printed_ratios() if is_printed else {}
     rows = []
     for pair, agent in results.runs.places():
         for variant in results.runs.variants:
             frames = list(results.of(pair, agent, variant).values())
             for source, symbol in (("own", "s_homo"), ("cross", "s_hete")):
                 values = _steps(frames, f"ratio_{source}/mean")
-                row = paper_rows.get(source) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else None
-                if not values and row is None:
+                paper = printed.get(source, {}) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else {}
+                if not values and not paper:
                     continue
                 figures = _spread(values)
-                if row:
-                    paper = (row.mean, row.maximum, row.minimum, row.range)
-                    figures = [f"{figure} (paper {p:.5f})" for figure, p in zip(figures, paper, strict=True)]
+                if paper:
+                    figures = [f"{figure} (paper {p:.5f})" for figure, p in zip(figures, paper.values(), strict=True)]
                 shares = [_steps(frames, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
                 percents = [
                     f"{100 * sum(step_shares) / len(step_shares):.1f} %" if step_shares else DASH

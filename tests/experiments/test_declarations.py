@@ -132,4 +132,4 @@ def test_printed_tables_are_complete() -> None:
         assert tuple(found) == (*BENCHMARKS, AVERAGE)
     first = next(c for c in cells if (c.table, c.agent, c.method) == ("table1", "qwen3-4b", "hacpo"))
     assert (first.benchmark, first.value) == ("math500", 0.91)
-    assert [ratio.mean for ratio in printed_ratios()] == [1.00002, 0.8955]
+    assert [ratio["mean"] for ratio in printed_ratios().values()] == [1.00002, 0.8955]

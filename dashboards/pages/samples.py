@@ -12,7 +12,7 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.models.runs.responses import ANY, Filter, StepResponses
+from dashboards.models.runs.responses import ANY, Filter, StepResponses, problem_texts, read_step
 from dashboards.site import Site, fragment, part, version_of
 from hacpo_core.store.steps import StepStore
 
@@ -96,8 +96,8 @@ def problem_context(site: Site, experiment: str, view: SampleView = SampleView()
     shown_step = view.step if is_known else steps[-1] if steps else None
     responses = StepResponses((), ())
     if shown_step is not None and (shown_step > 0 or view.benchmark):
-        responses = site.responses.read(runs_dir, experiment, shown_step, view.benchmark)
-    texts = {} if view.benchmark or not responses.problems else site.responses.problem_texts(runs_dir, experiment)
+        responses = read_step(runs_dir, experiment, shown_step, view.benchmark)
+    texts = {} if view.benchmark or not responses.problems else problem_texts(runs_dir, experiment)
     problems = responses.select(view.criteria, texts)
     place = min(view.problem, len(problems))
     problem = problems[place - 1] if problems else None

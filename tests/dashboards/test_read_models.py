@@ -10,7 +10,7 @@ import pytest
 
 from dashboards.charts.pictures import svg
 from dashboards.models.listing import Runs
-from dashboards.models.runs.curves import CurveReader, folded_areas, run_chart
+from dashboards.models.runs.curves import folded_areas, read_metrics, run_chart
 from dashboards.models.runs.responses import ANY, Filter, group
 from dashboards.report.cells import read_runs
 from dashboards.report.compared import TOGETHER
@@ -21,7 +21,7 @@ from tests.dashboards.stores import evaluations, write_grid, write_run
 
 def test_run_has_a_panel_per_metric_and_a_line_per_agent(runs_dir: Path) -> None:
     root = runs_dir / "experiments" / write_run(runs_dir, step=20, with_steps=True)
-    metrics = CurveReader().read(root, 20)
+    metrics = read_metrics(root)
     areas = folded_areas(metrics)
     assert areas["capability"] == ["capability/ratio_to_llama", "capability/ratio_to_qwen", "capability/smoothed"]
     assert "reward" not in areas, "the first chart has it"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from flows.records.progress import Evaluation
 from hacpo_core.errors import StoreError
 from hacpo_core.store.steps import MANIFEST, StepStore
 
-MAX_RUNS = 16
-"""number of runs whose metrics are kept in memory"""
 JOINT = "all agents"
 """the line of metrics that are not of a single agent"""
 FIRST_METRICS = (
@@ -33,39 +32,18 @@ StepMetrics = Mapping[int, Mapping[str, Mapping[str, float]]]
 """committed metrics of a run by step, agent (or JOINT) and name"""
 
 
-class CurveReader:
-    """Reads metrics of runs; a step is read again only if its manifest has changed."""
-
-    def __init__(self) -> None:
-        self._steps_of_runs: dict[Path, dict[int, tuple[int, Any]]] = {}
-        self._mutex = threading.Lock()
-
-    def read(self, root: Path, num_steps: int, *, first: int = 1) -> StepMetrics:
-        """Metrics of steps `first` to `num_steps`."""
-        with self._mutex:
-            stored_steps = self._steps_of_runs.pop(root, {})
-            self._steps_of_runs[root] = stored_steps  # the last one used is the last one dropped
-            while len(self._steps_of_runs) > MAX_RUNS:
-                del self._steps_of_runs[next(iter(self._steps_of_runs))]
-        store, by_step = StepStore(root), {}
-        for step in range(max(first, 1), num_steps + 1):
-            try:
-                stamp = (store.folder(step) / MANIFEST).stat().st_mtime_ns
-            except OSError:
-                continue
-            if step not in stored_steps or stored_steps[step][0] != stamp:
-                stored_steps[step] = (stamp, _step_metrics(store, step))
-            if stored_steps[step][1] is not None:
-                by_step[step] = stored_steps[step][1]
-        return by_step
+def read_metrics(root: Path, *, first: int = 1) -> StepMetrics:
+    """Committed metrics of a run from a step on; a step is read again only if its manifest has changed."""
+    store, by_step = StepStore(root), {}
+    for step in range(max(first, 1), store.last_step() + 1):
+        with suppress(OSError, StoreError):  # the step is incomplete, or its file is damaged
+            by_step[step] = _step_metrics(root, step, (store.folder(step) / MANIFEST).stat().st_mtime_ns)
+    return by_step
 
 
-def _step_metrics(store: StepStore, step: int) -> Any:
-    """Metrics of the agents; None if the step is incomplete, or if its file is damaged."""
-    try:
-        value = store.metrics(step)
-    except StoreError:
-        return None
+@lru_cache(4096)
+def _step_metrics(root: Path, step: int, _changed_ns: int) -> Any:
+    value = StepStore(root).metrics(step)
     agents = value["agents"]
     of_agents = {name for values in agents.values() for name in values}
     joint = {name: number for name, number in value["run"].items() if name not in of_agents}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -182,46 +181,34 @@ def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
     )
 
 
-class ResponseReader:
-    """Reads the responses of steps; keeps the last few in memory."""
+def read_step(runs_dir: Path, experiment: str, step: int, benchmark: str = "") -> StepResponses:
+    """The responses of a training step, or with a benchmark those to its problems after that step.
 
-    def __init__(self) -> None:
-        self._responses = lru_cache(_MAX_CACHED_STEPS)(read_responses)
-        self._texts = lru_cache(_MAX_CACHED_STEPS)(_problem_texts)
-        self._mutex = threading.Lock()  # concurrent requests read only once
-
-    def read(self, runs_dir: Path, experiment: str, step: int, benchmark: str = "") -> StepResponses:
-        """The responses of a training step, or with a benchmark those to its problems after that step.
-
-        Raises:
-            UnknownError: there are none, or they are incomplete or damaged.
-        """
-        path = StepStore(experiments_dir(runs_dir) / experiment).folder(step) / MANIFEST
-        if not path.is_file():
-            raise UnknownError(f"{experiment} has no step {step}")
-        with self._mutex:
-            return self._responses(runs_dir, experiment, step, benchmark, path.stat().st_mtime_ns)
-
-    def problem_texts(self, runs_dir: Path, experiment: str) -> Mapping[str, str]:
-        """Texts of the training problems by id; empty if the data file is not available."""
-        with self._mutex:
-            return self._texts(runs_dir, experiment)
+    Raises:
+        UnknownError: there are none, or they are incomplete or damaged.
+    """
+    path = StepStore(experiments_dir(runs_dir) / experiment).folder(step) / MANIFEST
+    if not path.is_file():
+        raise UnknownError(f"{experiment} has no step {step}")
+    return _read(runs_dir, experiment, step, benchmark, path.stat().st_mtime_ns)
 
 
-def _problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
-    try:
-        problems = load_training(find_plan(runs_dir, experiment).config.data).problems
-    except (HacpoError, OSError) as error:
-        _log.info("problems are shown without their texts: %s", error)
-        return {}
-    return {problem.id: problem.messages[-1].content for problem in problems}
-
-
-def read_responses(runs_dir: Path, experiment: str, step: int, benchmark: str, _version: int) -> StepResponses:
-    """See `ResponseReader.read`; `_version` changes with the step's files."""
+@lru_cache(_MAX_CACHED_STEPS)
+def _read(runs_dir: Path, experiment: str, step: int, benchmark: str, _changed_ns: int) -> StepResponses:
     try:
         plan = find_plan(runs_dir, experiment)
         frame = benchmark_samples(plan, benchmark, step) if benchmark else step_samples(plan, step)
         return group(frame, list(plan.config.pair.agents))
     except HacpoError as error:
         raise UnknownError(f"the responses of step {step} cannot be shown: {error}") from error
+
+
+@lru_cache(_MAX_CACHED_STEPS)
+def problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
+    """Texts of the training problems by id; empty if the data file is not available."""
+    try:
+        problems = load_training(find_plan(runs_dir, experiment).config.data).problems
+    except (HacpoError, OSError) as error:
+        _log.info("problems are shown without their texts: %s", error)
+        return {}
+    return {problem.id: problem.messages[-1].content for problem in problems}

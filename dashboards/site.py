@@ -22,10 +22,8 @@ from dashboards.charts import CHART_SCRIPTS
 from dashboards.charts import STATIC as LOOK
 from dashboards.charts.charts import Chart
 from dashboards.charts.pictures import svg
-from dashboards.models.grids.verdicts import GridComparisons
+from dashboards.models.grids.matrix import GridComparisons
 from dashboards.models.listing import Runs, UnknownError
-from dashboards.models.runs.curves import CurveReader
-from dashboards.models.runs.responses import ResponseReader
 from dashboards.models.scheduling import Scheduling
 from dashboards.report.comparison import PairTable
 from dashboards.report.tables import with_interval
@@ -57,8 +55,6 @@ class Site:
     runs: Runs
     scheduling: Scheduling
     mlflow_url: Callable[[], str] = lambda: ""
-    curves: CurveReader = field(default_factory=CurveReader)
-    responses: ResponseReader = field(default_factory=ResponseReader)
     comparisons: GridComparisons = field(init=False)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dashboards.models.grids.cells import scores_of, total_spent
+from dashboards.models.grids.matrix import scores_of
 from dashboards.models.listing import Runs
 from dashboards.models.scheduling import ScheduleView
 from flows.service.experiment_state import state_of
@@ -69,8 +69,8 @@ def _row(runs: Runs, name: str, schedule: ScheduleView) -> RunRow:
         tuple(dict.fromkeys(finding.rule for finding in progress.open_findings)),
         progress.step,
         _mean(list(progress.rewards.values())),
-        _mean([score.value for score in scores_of(progress.evaluations, list(progress.spent), ())]),
-        total_spent(progress).tokens,
+        _mean(list(scores_of(progress, progress.spent, ()).values())),
+        progress.total.tokens,
         progress.updated_at,
     )
 

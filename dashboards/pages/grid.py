@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from dashboards.models.grids.cells import build_matrix
-from dashboards.models.grids.failures import failure_groups
+from dashboards.models.grids.matrix import build_matrix
 from dashboards.models.listing import UnknownError
 from dashboards.pages.forms import chosen_experiments, read_form
 from dashboards.report.compared import TOGETHER
@@ -102,7 +101,6 @@ def _context(site: Site, name: str) -> dict[str, Any]:
             for line in table.lines
             for agent in (line.agent, *([TOGETHER] if len(table.agents) == 1 else []))
         },
-        "groups": failure_groups(matrix.experiments),
         "verdicts": comparison.verdicts,
         "notice": schedule.notice,
     }

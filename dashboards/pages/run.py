@@ -10,10 +10,10 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.models.grids.cells import total_spent
-from dashboards.models.runs.curves import folded_areas, run_chart
+from dashboards.models.runs.curves import folded_areas, read_metrics, run_chart
 from dashboards.site import FILE_KINDS, Site, chart_response, fragment, part, version_of
 from flows.records.mlflow_address import STATE_FILE
+from flows.records.progress import Spent
 from flows.records.runlog import LOG_FILE, read_log
 from flows.records.states import CONFIG_FILE
 from flows.service.experiment_state import state_of
@@ -36,7 +36,7 @@ def run_routes(site: Site) -> APIRouter:
         root = site.runs.root(experiment)
         config, last = root / CONFIG_FILE, StepStore(root).last_step()
         # the last steps are enough for the names: some metrics are measured every ten steps
-        areas = folded_areas(site.curves.read(root, last, first=last - NAMED_STEPS + 1))
+        areas = folded_areas(read_metrics(root, first=last - NAMED_STEPS + 1))
         return site.page(
             request,
             "run/run.html",
@@ -60,8 +60,8 @@ def run_routes(site: Site) -> APIRouter:
     @router.get("/run/{experiment}/curve.{kind}")
     def curve(experiment: str, kind: FILE_KINDS, area: _Area = "", seen: str = "") -> Response:
         root, progress = site.runs.root(experiment), site.runs.status(experiment).progress
-        metrics = site.curves.read(root, StepStore(root).last_step())
-        return chart_response(run_chart(metrics, progress.evaluations if progress else [], area), kind, seen)
+        evaluations = progress.evaluations if progress is not None else []
+        return chart_response(run_chart(read_metrics(root), evaluations, area), kind, seen)
 
     return router
 
@@ -77,7 +77,7 @@ def _status(site: Site, request: Request, experiment: str) -> dict[str, Any]:
         "cell_state": state,
         "shown_state": status.shown(state.state),
         "progress": status.progress,
-        "spent": total_spent(status.progress),
+        "spent": status.progress.total if status.progress is not None else Spent(),
         "run": run,
         "failure": status.failure,
         "has_steps": StepStore(root).last_step() > 0,

@@ -75,6 +75,16 @@ class Progress:
     findings: list[Finding] = field(default_factory=list)
 
     @property
+    def total(self) -> Spent:
+        """Cost of all agents."""
+        return Spent.sum(self.spent.values())
+
+    def latest(self, agent: str) -> list[Evaluation]:
+        """An agent's evaluations after the last step that has any."""
+        last = max((e.step for e in self.evaluations if e.agent == agent), default=0)
+        return [e for e in self.evaluations if (e.agent, e.step) == (agent, last)]
+
+    @property
     def open_findings(self) -> list[Finding]:
         """Findings that hold."""
         return [finding for finding in self.findings if finding.ended_at is None]

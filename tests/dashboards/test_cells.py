@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dashboards.models.grids.cells import build_matrix, scores_of
-from dashboards.models.grids.matrix import Matrix, Score
+from dashboards.models.grids.matrix import Matrix, build_matrix, scores_of
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import ScheduleView
 from flows.records.failures import Failure
 from flows.records.gridfile import GridCell, GridRecord
-from flows.records.progress import Evaluation, Spent
+from flows.records.progress import Evaluation, Progress, Spent
 from flows.records.states import ExperimentStatus
 from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
 
@@ -28,12 +28,12 @@ def test_row_shows_agents_that_train_alone_together(runs_dir: Path) -> None:
     write_grid(runs_dir)
     (section,) = matrix_of(runs_dir, "small_grid").sections
     assert (section.pair, section.seeds) == ("tiny", (0, 1, 2))
-    assert [row.title for row in section.rows] == ["GSPO", "HACPO"]
-    together, hacpo = (row.cells[1] for row in section.rows)
+    assert [variant.title for variant in section.rows] == ["GSPO", "HACPO"]
+    together, hacpo = (cells[1] for cells in section.rows.values())
     assert together is not None and hacpo is not None
     assert len(together.experiments) == 2
     assert (together.step, together.num_steps, together.state) == (80, 80, "done")
-    assert hacpo.scores == (Score("qwen", pytest.approx(0.71)), Score("llama", pytest.approx(0.61)))
+    assert hacpo.scores == pytest.approx({"qwen": 0.71, "llama": 0.61})
     assert (hacpo.step, hacpo.num_steps, hacpo.spent.tokens) == (40, 40, 80_000)
 
 
@@ -42,8 +42,8 @@ def test_totals_count_a_shared_experiment_once(runs_dir: Path) -> None:
     shared = [GridCell("other", p.method, "", p.seed, p.agent, p.experiment) for p in record.cells]
     both = GridRecord("both", "Both", "plain", ["dev"], [*record.cells, *shared])
     runs = Runs(runs_dir)
-    totals = build_matrix(both, runs.status, ScheduleView()).totals
-    assert totals.counts["done"] == totals.num_all == 9
+    totals = build_matrix(both, runs.status, ScheduleView())
+    assert totals.counts["done"] == len(totals.experiments) == 9
     assert totals.spent.tokens == 6 * 40_000 + 3 * 80_000
 
 
@@ -53,9 +53,9 @@ def test_time_left_is_the_median_of_complete_runs_over_the_slots(runs_dir: Path)
     names.append(write_run(runs_dir, seed=3, step=0, state="missing"))
     grid_cells = [GridCell("tiny", "hacpo", "", seed, "qwen", name) for seed, name in enumerate(names)]
     record, runs = GridRecord("g", "G", "plain", [], grid_cells), Runs(runs_dir)
-    assert build_matrix(record, runs.status, ScheduleView()).totals.seconds_left == pytest.approx(72 + 96)
+    assert build_matrix(record, runs.status, ScheduleView()).seconds_left == pytest.approx(72 + 96)
     two = ScheduleView(num_slots=2)
-    assert build_matrix(record, runs.status, two).totals.seconds_left == pytest.approx(96)
+    assert build_matrix(record, runs.status, two).seconds_left == pytest.approx(96)
 
 
 def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evaluated_last() -> None:
@@ -66,9 +66,10 @@ def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evalua
         Evaluation(10, "test", "a", 0.6, spent),
         Evaluation(20, "other", "a", 0.9, spent),
     ]
-    assert scores_of(found, ["a", "b"], ["dev", "test"]) == (Score("a", pytest.approx(0.4)),), "not test's of step 10"
-    assert scores_of(found, ["a"], ["never"]) == (Score("a", pytest.approx(0.65)),)
-    assert scores_of(evaluations(["a"], 0), ["a"], []) == (Score("a", 0.5),)
+    progress = Progress("p", "m", 0, 20, 20, 0.0, evaluations=found)
+    assert scores_of(progress, ["a", "b"], ["dev", "test"]) == {"a": 0.4}, "not test's of step 10"
+    assert scores_of(progress, ["a"], ["never"]) == pytest.approx({"a": 0.65})
+    assert scores_of(replace(progress, evaluations=evaluations(["a"], 0)), ["a"], []) == {"a": 0.5}
 
 
 def test_state_follows_lock_failure_and_result(runs_dir: Path) -> None:

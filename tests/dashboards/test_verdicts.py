@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dashboards.models.grids.verdicts import GridComparisons
+from dashboards.models.grids.matrix import GridComparisons
 from dashboards.models.listing import Runs
 from dashboards.report.cells import Variant
 from dashboards.report.differences import ComparisonSection

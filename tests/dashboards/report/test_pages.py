@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dashboards.charts import charts
-from dashboards.models.grids.verdicts import GridComparisons
+from dashboards.models.grids.matrix import GridComparisons
 from dashboards.models.listing import Runs
 from dashboards.report import write_report
 from dashboards.report.cells import REFERENCE, GridRuns, Variant, read_runs

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -25,7 +25,6 @@ from dashboards.charts.pictures import svg
 from dashboards.models.grids.matrix import GridComparisons
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import Scheduling
-from dashboards.report.comparison import PairTable
 from dashboards.report.tables import with_interval
 from dashboards.security import PICTURE_CSP, is_loopback
 from flows.records.mlflow_address import STATE_FILE, VIEW_KEY
@@ -177,17 +176,9 @@ def environment() -> Environment:
         "version": version_of,
     }
     templates.filters |= dict(filters)
-    templates.globals |= {"asset": asset, "with_interval": with_interval, "query": _query}
+    templates.globals |= {"asset": asset, "with_interval": with_interval}
     templates.globals["chart_scripts"] = CHART_SCRIPTS
     return templates
-
-
-def _query(comparison: PairTable | None, agent: str, benchmark: str) -> str:
-    """Address parameters of a comparison."""
-    if comparison is None:
-        return ""
-    parameters = {"grid": comparison.grid, "pair": comparison.pair, "agent": agent}
-    return urlencode(parameters | ({"benchmark": benchmark} if benchmark else {}))
 
 
 def _prose(text: str) -> Markup:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboards.charts.charts import Chart
-from dashboards.models.grids.comparison_charts import curves_chart
 from dashboards.models.listing import UnknownError
-from dashboards.report.compared import TOGETHER, forest
-from dashboards.report.comparison import Comparer, PairTable, paper_values_of
+from dashboards.report.compared import forest
+from dashboards.report.comparison import Comparer
+from dashboards.report.curves import accuracy_curves
 from dashboards.report.differences import ComparisonSection
-from dashboards.report.published import AVERAGE
 from dashboards.site import FILE_KINDS, Site, chart_response, part, version_of
 
 _Charts = Literal["verdict", "curves"]
@@ -27,47 +27,27 @@ class Selection:
     """The comparison that a request selects; all its names exist in the grid."""
 
     comparer: Comparer
-    comparison: PairTable
     verdicts: ComparisonSection
     pairs: tuple[str, ...]
     """all pairs of the grid"""
     benchmark: str
     """of the curves: a column, or one that the grid does not compare; "" before the first evaluation"""
-    agents: tuple[str, ...]
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """Benchmarks that curves can show."""
-        return (*self.comparison.columns, *self.comparer.others)
-
-    @property
-    def benchmarks(self) -> tuple[str, ...]:
-        """What curves average: the selected benchmark, or all of the comparison."""
-        return self.comparison.benchmarks if self.benchmark == AVERAGE else (self.benchmark,)
 
 
-def _selected(
-    request: Request, grid: str = "", pair: str = "", benchmark: str = "", agent: str = ""
-) -> Selection | None:
+def _selected(request: Request, grid: str = "", pair: str = "", benchmark: str = "") -> Selection | None:
     site: Site = request.app.state.site
     grids = site.runs.grids()
     if not grids and not grid:
         return None
     record = site.runs.grid(grid or grids[0].name)
-    pairs = tuple(dict.fromkeys(cell.pair for cell in record.cells))
+    of_grid = site.comparisons.of(record, cache(site.runs.status))
+    pairs = tuple(of_grid.comparers)
     if pair and pair not in pairs:
         raise UnknownError(f"the grid {record.name} has no pair {pair!r}")
-    comparison_of_grid = site.comparisons.of(record, cache(site.runs.status))
-    comparer = comparison_of_grid.comparers[pair or pairs[0]]
-    comparison = comparer.comparison
-    if benchmark and benchmark not in (*comparison.columns, *comparer.others):
+    comparer = of_grid.comparers[pair or pairs[0]]
+    if benchmark and benchmark not in comparer.choices:
         raise UnknownError(f"nothing has been evaluated on {benchmark!r} yet")
-    if agent and agent not in (TOGETHER, *comparison.agents):
-        raise UnknownError(f"the pair {comparison.pair} has no agent {agent!r}")
-    agents = (agent,) if agent and agent != TOGETHER else comparison.agents
-    return Selection(
-        comparer, comparison, comparison_of_grid.verdicts, pairs, benchmark or comparer.default_benchmark, agents
-    )
+    return Selection(comparer, of_grid.verdicts, pairs, benchmark or comparer.default_benchmark)
 
 
 _Selected = Annotated[Selection | None, Depends(_selected)]
@@ -101,26 +81,24 @@ def compare_routes(site: Site) -> APIRouter:
 
 
 def _chart(selection: Selection, chart: _Charts) -> Chart | None:
-    comparer, comparison = selection.comparer, selection.comparison
-    if not comparison.columns:
-        return None
-    if chart == "verdict":
-        return forest("verdict", "", [row for row in selection.verdicts.rows if row.pair == comparison.pair])
-    agent = selection.agents[0] if len(selection.agents) == 1 else ""
-    paper_values, benchmarks = paper_values_of(comparison, agent, selection.benchmark), selection.benchmarks
-    return curves_chart(comparer, comparison, selection.agents, benchmarks, paper_values)
+    comparer = selection.comparer
+    if chart == "curves":
+        return accuracy_curves(comparer, selection.benchmark)
+    return forest("verdict", "", [row for row in selection.verdicts.rows if row.pair == comparer.pair])
 
 
 def _context(site: Site, selection: Selection | None) -> dict[str, Any]:
-    """Values for the templates; without a selection the grid is empty."""
-    comparison = selection.comparison if selection is not None else None
+    """Values for the templates; without a selection there is no grid."""
+    if selection is None:
+        return {"comparison": None}
+    comparer, benchmark = selection.comparer, selection.benchmark
+    names = {"grid": comparer.record.name, "pair": comparer.pair, "benchmark": benchmark}
     return {
         "grids": [(record.name, record.title) for record in site.runs.grids()],
-        "pairs": selection.pairs if selection is not None else (),
-        "benchmarks": selection.choices if selection is not None else (),
-        "benchmark": selection.benchmark if selection is not None else "",
-        "agent": TOGETHER if selection is None or len(selection.agents) != 1 else selection.agents[0],
-        "together": TOGETHER,
-        "comparison": comparison,
-        "version": version_of(comparison),
+        "pairs": selection.pairs,
+        "benchmarks": comparer.choices,
+        "benchmark": benchmark,
+        "query": urlencode({name: value for name, value in names.items() if value}),
+        "comparison": comparer,
+        "version": version_of(comparer.pair, comparer.columns, comparer.lines),
     }

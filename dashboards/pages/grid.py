@@ -18,7 +18,6 @@ from starlette.responses import HTMLResponse, Response
 from dashboards.models.grids.matrix import build_matrix
 from dashboards.models.listing import UnknownError
 from dashboards.pages.forms import chosen_experiments, read_form
-from dashboards.report.compared import TOGETHER
 from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
@@ -92,19 +91,18 @@ def _context(site: Site, name: str) -> dict[str, Any]:
     status_of = cache(site.runs.status)  # read once for a request
     matrix = build_matrix(record, status_of, schedule)
     comparison = site.comparisons.of(record, status_of)
-    tables = {pair: comparer.comparison for pair, comparer in comparison.comparers.items()}
     live = {
         "matrix": matrix,
         "lines": {
-            (pair, agent, line.variant): line
-            for pair, table in tables.items()
-            for line in table.lines
-            for agent in (line.agent, *([TOGETHER] if len(table.agents) == 1 else []))
+            (pair, line.variant): line
+            for pair, comparer in comparison.comparers.items()
+            for line in comparer.lines
+            if line.agents == comparer.agents
         },
         "verdicts": comparison.verdicts,
         "notice": schedule.notice,
     }
-    return live | {"version": version_of(*live.values()), "together": TOGETHER}
+    return live | {"version": version_of(*live.values())}
 
 
 def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:

@@ -26,11 +26,16 @@ class Figure:
     paper: float | None
 
 
+Path = Mapping[int, tuple[float, float]]
+"""a seed's tokens (or step) and value by step"""
+
+
 @dataclass(frozen=True, slots=True)
-class PairTableLine:
+class TableLine:
     """A row of the table: an agent (or all together) and a method. Costs are means over the seeds of complete runs."""
 
     agent: str
+    agents: tuple[str, ...]
     variant: Variant
     figures: tuple[Figure, ...]
     num_seeds: int
@@ -39,41 +44,19 @@ class PairTableLine:
     gpu_hours: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PairTable:
-    """Comparison of all methods on one pair of a grid."""
-
-    grid: str
-    pair: str
-    agents: tuple[str, ...]
-    variants: tuple[Variant, ...]
-    benchmarks: tuple[str, ...]
-    columns: tuple[str, ...]
-    """benchmarks, and their average if there are several"""
-    lines: tuple[PairTableLine, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """A point of a training curve, mean over seeds; `half_width` is of the 95 % interval, nan with one seed."""
-
-    step: int
-    tokens: float
-    value: float
-    half_width: float
-
-
 class Comparer:
     """Compares the methods on one pair of a grid.
 
     Attributes:
         benchmarks: those that are given; default: those of the grid that were evaluated; all that were, if it names
             none of them.
-        others: evaluated benchmarks that are not compared.
+        columns: of the table: the benchmarks, and their average if there are several.
+        choices: what curves can show: the columns, and evaluated benchmarks that are not compared.
+        default_benchmark: the one that was evaluated at the most steps, so that curves have points; "" if none was.
     """
 
     def __init__(self, runs: GridRuns, pair: str, benchmarks: Sequence[str] | None = None) -> None:
-        self._record, self._pair = runs.record, pair
+        self.record, self.pair = runs.record, pair
         self._cells = {
             (agent, variant): by_seed for (of, agent, variant), by_seed in runs.by_seed.items() if of == pair
         }
@@ -83,12 +66,12 @@ class Comparer:
         for by_seed in self._cells.values():
             for evaluation in (e for run in by_seed.values() for e in run.evaluations):
                 steps.setdefault(evaluation.benchmark, set()).add(evaluation.step)
-        named = tuple(name for name in self._record.benchmarks if name in steps) or tuple(steps)
+        named = tuple(name for name in self.record.benchmarks if name in steps) or tuple(steps)
         self.benchmarks = named if benchmarks is None else tuple(benchmarks)
-        self.others = tuple(name for name in steps if name not in self.benchmarks)
-        names = [*(name for name in self.benchmarks if name in steps), *self.others]
+        self.columns = (*self.benchmarks, *([AVERAGE] if len(self.benchmarks) > 1 else []))
+        self.choices = (*self.columns, *(name for name in steps if name not in self.benchmarks))
+        names = (name for name in self.choices if name in steps)
         self.default_benchmark = max(names, key=lambda name: len(steps[name]), default="")
-        """the benchmark that was evaluated at the most steps, so that curves have points; the first of equals"""
 
     def _teams(
         self, variants: Sequence[Variant], agents: Sequence[str] = (), *, is_complete: bool = False
@@ -102,30 +85,21 @@ class Comparer:
                     yield seed, team
 
     @cached_property
-    def comparison(self) -> PairTable:
+    def lines(self) -> tuple[TableLine, ...]:
         """The table: each agent before training and for every method, then all agents together."""
-        paper_values = paper_values_in(self._record.table)
-        columns = (*self.benchmarks, *([AVERAGE] if len(self.benchmarks) > 1 else []))
+        paper_values = paper_values_in(self.record.table)
         groups = [(agent,) for agent in self.agents] + ([self.agents] if len(self.agents) > 1 else [])
-        lines = [
-            self._line(variant, agents, columns, paper_values)
-            for agents in groups
-            for variant in (Variant(BEFORE), *self.variants)
-        ]
-        planned_lines = tuple(line for line in lines if line.num_planned)
-        return PairTable(
-            self._record.name, self._pair, self.agents, self.variants, self.benchmarks, columns, planned_lines
-        )
+        variants = (Variant(BEFORE), *self.variants)
+        lines = [self._line(variant, agents, paper_values) for agents in groups for variant in variants]
+        return tuple(line for line in lines if line.num_planned)
 
-    def _line(
-        self, variant: Variant, agents: tuple[str, ...], columns: Sequence[str], paper_values: PaperValues
-    ) -> PairTableLine:
+    def _line(self, variant: Variant, agents: tuple[str, ...], paper_values: PaperValues) -> TableLine:
         name = agents[0] if len(agents) == 1 else TOGETHER
         is_before = variant.method == BEFORE
         variants = self.variants if is_before else (variant,)
         teams = [team for _, team in self._teams(variants, agents, is_complete=not is_before)]
         figures = []
-        for column in columns:
+        for column in self.columns:
             benchmarks = self.benchmarks if column == AVERAGE else (column,)
             values = [
                 statistics.fmean(run.value(0 if is_before else run.last, benchmarks) for run in team) for team in teams
@@ -133,12 +107,13 @@ class Comparer:
             values = [value for value in values if not math.isnan(value)]
             if is_before and values:  # the same initial model in all runs, so there is no variation over seeds
                 values = [statistics.fmean(values)]
-            paper = None if variant.label else paper_values.get((self._pair, name, variant.method, column))
+            paper = None if variant.label else paper_values.get((self.pair, name, variant.method, column))
             figures.append(Figure(summarize(values) if values else None, paper))
         spent = [[run.spent(run.last) for run in team] for team in teams if not is_before]
         costs = [Spent.sum(part for part in parts if part) for parts in spent if None not in parts]
-        return PairTableLine(
+        return TableLine(
             agent=name,
+            agents=agents,
             variant=variant,
             figures=tuple(figures),
             num_seeds=len(teams),
@@ -147,37 +122,18 @@ class Comparer:
             gpu_hours=statistics.fmean(cost.gpu_s / 3600 for cost in costs) if costs else None,
         )
 
-    def paths(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> dict[int, list[CurvePoint]]:
-        """Points of every seed, for those that `curve` averages: the complete ones, or else all that have started."""
+    def paths(self, variant: Variant, agents: Sequence[str], benchmark: str) -> dict[int, Path]:
+        """The path of every complete seed, or without one of all that have started, on a benchmark or AVERAGE."""
+        benchmarks = self.benchmarks if benchmark == AVERAGE else (benchmark,)
         complete = list(self._teams([variant], agents, is_complete=True))
-        return {seed: list(_path(team, benchmarks)) for seed, team in complete or list(self._teams([variant], agents))}
-
-    def curve(self, variant: Variant, agents: Sequence[str], benchmarks: Sequence[str]) -> list[CurvePoint]:
-        """Training curve: mean accuracy over agents against their summed tokens.
-
-        The steps are those that all seeds of `paths` have evaluated. Every point is thus a mean over the same seeds.
-        """
-        paths = [{p.step: p for p in path} for path in self.paths(variant, agents, benchmarks).values() if path]
-        points = []
-        for step in sorted(set.intersection(*map(set, paths))) if paths else []:
-            summary = summarize([path[step].value for path in paths])
-            tokens = statistics.fmean(path[step].tokens for path in paths)
-            points.append(CurvePoint(step, tokens, summary.mean, summary.half_width))
-        return points
+        return {seed: _path(team, benchmarks) for seed, team in complete or list(self._teams([variant], agents))}
 
 
-def _path(team: Sequence[AgentRun], benchmarks: Sequence[str]) -> Iterator[CurvePoint]:
-    """Points of one seed, at the steps where every agent was evaluated on every benchmark."""
+def _path(team: Sequence[AgentRun], benchmarks: Sequence[str]) -> Path:
+    """The steps at which every agent was evaluated on every benchmark."""
+    path = {}
     for step in sorted({evaluation.step for evaluation in team[0].evaluations}):
         value = statistics.fmean(run.value(step, benchmarks) for run in team)
         if not math.isnan(value):
-            tokens = sum(cost.tokens for run in team if (cost := run.spent(step)))
-            yield CurvePoint(step, tokens, value, math.nan)
-
-
-def paper_values_of(table: PairTable, agent: str, column: str) -> Mapping[Variant, float]:
-    """The paper's values of an agent in one column, by method; without a value it has none."""
-    if column not in table.columns:
-        return {}
-    figures = {line.variant: line.figures[table.columns.index(column)] for line in table.lines if line.agent == agent}
-    return {variant: figure.paper for variant, figure in figures.items() if figure.paper is not None}
+            path[step] = float(sum(cost.tokens for run in team if (cost := run.spent(step)))), value
+    return path

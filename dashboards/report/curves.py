@@ -1,15 +1,18 @@
-"""Training curves: a chart per metric, a panel per agent, a line per method with its interval over seeds."""
+"""Curves of a grid's methods, a panel per agent, a line per method with its 95 % t interval over seeds."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
 from dashboards.charts import charts
 from dashboards.charts.charts import Chart
 from dashboards.charts.palette import method_strokes
+from dashboards.report.comparison import Comparer, Path
 from dashboards.report.results import Results
 from dashboards.report.statistics import summarize
 
@@ -23,8 +26,47 @@ _METRICS = {
 _SMOOTHED = {"reward/mean": 5}
 
 
+def accuracy_curves(comparer: Comparer, benchmark: str) -> Chart | None:
+    """Accuracy on a benchmark (or their average) against sampled tokens, each agent and all together.
+
+    Complete seeds, or without one those that have begun; and the paper's values at the end. None before any evaluation.
+    """
+    rows: list[dict[str, object]] = []
+    for line in comparer.lines:
+        paths = comparer.paths(line.variant, line.agents, benchmark)
+        points = list(_rows({"agent": line.agent, "line": line.variant.title}, paths))
+        paper = line.figures[comparer.columns.index(benchmark)].paper if benchmark in comparer.columns else None
+        if points and paper is not None:
+            points.append(points[-1] | {"kind": "paper", "value": paper, "low": math.nan, "high": math.nan})
+        rows += points
+    if not rows:
+        return None
+    strokes, x = (
+        method_strokes(variant.title for variant in comparer.variants),
+        "tokens sampled, all agents of the panel",
+    )
+    return charts.curves(
+        "curves", "", pd.DataFrame(rows), x=x, y="accuracy", strokes=strokes, facet="agent",
+        reference="paper's accuracy",
+    )  # fmt: skip
+
+
+def _rows(labels: Mapping[str, str], by_seed: Mapping[int, Path]) -> Iterator[dict[str, object]]:
+    """Rows of a line: of several seeds each one's, then their mean at the steps that all have."""
+    paths = {seed: path for seed, path in by_seed.items() if path}
+    for seed, path in paths.items() if len(paths) > 1 else ():
+        for step, (x, value) in path.items():
+            own = {"x": x, "value": value, "low": math.nan, "high": math.nan}
+            yield {**labels, "kind": "seed", "seed": str(seed), "step": step, **own}
+    for step in sorted(set.intersection(*map(set, paths.values()))) if paths else []:
+        summary = summarize([path[step][1] for path in paths.values()])
+        low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
+        mean = {"x": statistics.fmean(path[step][0] for path in paths.values()), "value": summary.mean}
+        yield {**labels, "kind": "mean", "seed": "", "step": step, **mean, "low": low, "high": high}
+
+
 def training_curves(results: Results) -> Iterator[Chart]:
-    """A chart of every metric that was measured during training, accuracies first."""
+    """A chart by step of every metric that was measured during training, accuracies first."""
     frames = results.metrics.values()
     accuracies = {
         metric: f"accuracy on {metric.removeprefix('evaluate/').removesuffix('_accuracy')}"
@@ -50,24 +92,12 @@ def training_curves(results: Results) -> Iterator[Chart]:
 
 
 def _table(results: Results, metric: str) -> pd.DataFrame:
-    """Each seed's values, and their mean with a 95 % t interval at the steps that all seeds have."""
     rows: list[dict[str, object]] = []
     for pair, agent in results.runs.places():
         for variant in results.runs.variants:
-            label = {"agent": results.label(pair, agent), "line": variant.title}
-            curves = {
-                str(seed): frame[frame.metric == metric].set_index("step")["value"]
-                for seed, frame in sorted(results.of(pair, agent, variant).items())
-            }
-            by_step = pd.DataFrame({seed: curve for seed, curve in curves.items() if len(curve)}).dropna()
-            for step, values in by_step.iterrows():
-                summary = summarize(list(values))
-                low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
-                mean = {"kind": "mean", "seed": "", "value": summary.mean, "low": low, "high": high}
-                rows.append({**label, "x": step, **mean})
-                rows += [
-                    {**label, "x": step, "kind": "seed", "seed": seed, "value": value, "low": None, "high": None}
-                    for seed, value in values.items()
-                    if len(values) > 1
-                ]
+            paths: dict[int, Path] = {}
+            for seed, frame in sorted(results.of(pair, agent, variant).items()):
+                curve = frame.loc[frame.metric == metric, ["step", "value"]].dropna()
+                paths[seed] = {int(step): (float(step), float(value)) for step, value in curve.itertuples(index=False)}
+            rows += _rows({"agent": results.label(pair, agent), "line": variant.title}, paths)
     return pd.DataFrame(rows)

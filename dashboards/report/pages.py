@@ -58,7 +58,7 @@ def report_content(results: Results) -> Mapping[str, Any]:
     """What the template shows; empty parts are left out there."""
     grid, runs = results.grid, results.runs
     layout, has_results = grid.config.report.table, bool(results.metrics)
-    tables = [Comparer(runs, pair, runs.record.benchmarks).comparison for pair in runs.pairs]
+    tables = [Comparer(runs, pair, runs.record.benchmarks) for pair in runs.pairs]
     return {
         "title": grid.config.title,
         "layout": layout,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dashboards.formats import count
 from dashboards.report.cells import REFERENCE
-from dashboards.report.comparison import Figure, PairTable, PairTableLine
+from dashboards.report.comparison import Comparer, Figure, TableLine
 from dashboards.report.published import AVERAGE, BEFORE, printed_ratios
 from dashboards.report.results import Results
 from dashboards.report.statistics import Summary
@@ -44,7 +44,7 @@ def _figure_text(figure: Figure) -> str:
     return text if figure.paper is None else f"{text} (paper {figure.paper:.3f})"
 
 
-def accuracy_table(tables: Sequence[PairTable], metric_kinds: Mapping[str, str]) -> pd.DataFrame:
+def accuracy_table(tables: Sequence[Comparer], metric_kinds: Mapping[str, str]) -> pd.DataFrame:
     """Rows: an agent before training and with every method. Columns: benchmarks and, if several, their average; costs.
 
     Args:
@@ -61,7 +61,7 @@ def accuracy_table(tables: Sequence[PairTable], metric_kinds: Mapping[str, str])
     return pd.DataFrame(rows, columns=["pair", "agent", "method", *columns, "tokens sampled", "GPU-hours", "seeds"])
 
 
-def _costs(line: PairTableLine) -> list[str]:
+def _costs(line: TableLine) -> list[str]:
     """Sampled tokens, GPU-hours if there were any, and seeds."""
     if line.variant.method == BEFORE:
         return ["", "", ""]

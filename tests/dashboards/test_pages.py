@@ -237,7 +237,7 @@ def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
         assert "hacpo" in json.dumps(drawn["spec"]).lower()
         assert page.get(f"{address.replace('KIND', 'json')}&seen={drawn['version']}").status_code == 204
     assert "HACPO − GSPO,5" in page.get("/compare/verdict.csv?grid=small_grid").text
-    for wrong in ("pair=x", "benchmark=x", "agent=x", "grid=x"):
+    for wrong in ("pair=x", "benchmark=x", "grid=x"):
         assert page.get(f"/compare?{wrong}").status_code == 404
     assert "<h1>Invalid address</h1>" in page.get("/runs?order=x").text
     assert "<h1>Page not found</h1>" in page.get("/nothing").text

@@ -15,6 +15,7 @@ from dashboards.models.runs.responses import ANY, Filter, group
 from dashboards.report.cells import read_runs
 from dashboards.report.compared import TOGETHER
 from dashboards.report.comparison import Comparer
+from dashboards.report.curves import accuracy_curves
 from flows.records.gridfile import GridRecord
 from tests.dashboards.stores import evaluations, write_grid, write_run
 
@@ -50,7 +51,7 @@ def compared(runs_dir: Path, record: GridRecord) -> Comparer:
 
 
 def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
-    found = comparer(runs_dir).comparison
+    found = comparer(runs_dir)
     lines = {(line.agent, line.variant.method): line for line in found.lines}
     qwen = lines["qwen", "hacpo"]
     summary = qwen.figures[0].summary
@@ -64,38 +65,42 @@ def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
     assert lines["llama", "gspo"].tokens == 40_000
 
 
+def means(made: Comparer, method: str, agent: str) -> pd.DataFrame:
+    """The mean over seeds of a line of the chart, by step."""
+    chart = accuracy_curves(made, "dev")
+    assert chart is not None
+    found = chart.table[(chart.table.agent == agent) & (chart.table.line == method) & (chart.table.kind == "mean")]
+    return found.set_index("step")
+
+
 def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> None:
     made = comparer(runs_dir)
-    gspo = next(one for one in made.comparison.variants if one.method == "gspo")
-    points = made.curve(gspo, ("qwen", "llama"), ["dev"])
-    assert [point.step for point in points] == [0, 10, 20, 30, 40]
-    assert [point.tokens for point in points] == [0, 20_000, 40_000, 60_000, 80_000]
-    assert points[-1].value == pytest.approx(0.61)
-    alone = made.curve(gspo, ("llama",), ["dev"])
-    assert alone[-1].tokens == 40_000
+    points = means(made, "GSPO", TOGETHER)
+    assert points["x"].to_dict() == {0: 0, 10: 20_000, 20: 40_000, 30: 60_000, 40: 80_000}
+    assert points["value"][40] == pytest.approx(0.61)
+    assert means(made, "GSPO", "llama")["x"][40] == 40_000
 
 
 def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: Path) -> None:
-    made = comparer(runs_dir, alone=(), seeds=(0, 1), state="missing")
-    hacpo = next(one for one in made.comparison.variants if one.method == "hacpo")
+    comparer(runs_dir, alone=(), seeds=(0, 1), state="missing")
     write_run(runs_dir, seed=1, step=20, state="missing")
     record = Runs(runs_dir).grid("small_grid")
-    under_way = compared(runs_dir, record).curve(hacpo, ("qwen", "llama"), ["dev"])
-    assert [point.step for point in under_way] == [0, 10, 20] and under_way[1].half_width == pytest.approx(0.0)
+    under_way = means(compared(runs_dir, record), "HACPO", TOGETHER)
+    assert list(under_way.index) == [0, 10, 20] and under_way["high"][10] == pytest.approx(under_way["value"][10])
     write_run(runs_dir, seed=0)
-    complete = compared(runs_dir, record).curve(hacpo, ("qwen", "llama"), ["dev"])
-    assert complete[-1].step == 40 and math.isnan(complete[-1].half_width)
+    complete = means(compared(runs_dir, record), "HACPO", TOGETHER)
+    assert complete.index[-1] == 40 and math.isnan(complete["high"][40])
 
 
 def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:
     pair, agents = "qwen3-4b+qwen3-4b-instruct", ("qwen3-4b", "qwen3-4b-instruct")
     record = write_grid(runs_dir, pair=pair, agents=agents, table="table1")
-    found = compared(runs_dir, record).comparison
+    found = compared(runs_dir, record)
     assert all(figure.paper is None for line in found.lines for figure in line.figures)  # "dev" is not in the paper
     for path in runs_dir.rglob("progress.json"):
         path.write_text(path.read_text(encoding="utf-8").replace('"dev"', '"math500"'), encoding="utf-8")
     record.benchmarks[:] = ["math500"]
-    lines = compared(runs_dir, record).comparison.lines
+    lines = compared(runs_dir, record).lines
     printed = {(line.agent, line.variant.method): line.figures[0].paper for line in lines}
     assert printed["qwen3-4b", "base"] == 0.802
     assert printed["qwen3-4b", "hacpo"] is not None and printed[TOGETHER, "hacpo"] is None

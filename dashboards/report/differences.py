@@ -191,17 +191,16 @@ class ComparisonSection:
 
 
 def comparisons(runs: GridRuns, against: Sequence[str] = ()) -> list[ComparisonSection]:
-    """The method of interest against all others; or, if the grid names baselines, all others against each of them."""
+    """The method of interest against all others; then, if the grid names baselines, all others against each of them."""
     sections: list[tuple[str, list[tuple[Variant, Variant]]]] = []
     variants = runs.variants
     ours = method_of_interest(variants)
-    if against:
-        for baseline in map(Variant, against):
-            compared = [(variant, baseline) for variant in variants if variant != baseline]
-            sections.append((f"The other methods against {baseline.title}", compared))
-    elif ours is not None:
+    if ours is not None:
         compared = [(ours, variant) for variant in variants if variant != ours]
         sections.append((f"{ours.title} against the other methods", compared))
+    for baseline in map(Variant, against):
+        compared = [(variant, baseline) for variant in variants if variant != baseline]
+        sections.append((f"The other methods against {baseline.title}", compared))
     made = []
     for number, (title, compared) in enumerate(sections, 1):
         rows = [row for a, b in compared for row in _compare(runs, a, b) if row.difference != _SAME]

@@ -28,7 +28,7 @@ from hacpo_core.files import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A written report: its HTML page, and a sentence for each comparison over all agents."""
+    """A written report: its HTML page, and a sentence for each comparison of the method of interest over all agents."""
 
     page: Path
     sentences: tuple[str, ...]
@@ -50,8 +50,8 @@ def write_report(grid: GridPlan, folder: Path) -> Report:
     texts[folder / "report.html"] = to_html(grid.config.title, markdown, charts, pictures)
     for path, text in texts.items():
         write_atomically(path, text.encode())
-    joint = [row.sentence for comparison in content["comparisons"] for row in comparison.joint_rows]
-    return Report(folder / "report.html", tuple(filter(None, joint)))
+    sentences = [row.sentence for comparison in content["comparisons"][:1] for row in comparison.joint_rows]
+    return Report(folder / "report.html", tuple(sentences))
 
 
 def report_content(results: Results) -> Mapping[str, Any]:

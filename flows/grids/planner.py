@@ -54,7 +54,7 @@ class ReportConfig:
     benchmarks: Optional[List[str]] = None  # noqa: UP006, UP045
     """benchmarks to compare on; default: all of evaluate.final"""
     against: Optional[List[str]] = None  # noqa: UP006, UP045
-    """baselines that all other methods are compared with, one table each; default: HACPO against all others"""
+    """baselines that all other methods are compared with, one further table each"""
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mlflow.tracking import MlflowClient
+from starlette.testclient import TestClient
 
+from dashboards.app import create_app
 from dashboards.charts import charts
-from dashboards.models.grids.matrix import GridComparisons
-from dashboards.models.listing import Runs
 from dashboards.report import write_report
 from dashboards.report.cells import REFERENCE, GridRuns, Variant, read_runs
 from dashboards.report.differences import difference, problem_scores
@@ -23,9 +25,10 @@ from dashboards.report.pages import report_content
 from dashboards.report.results import read_results
 from dashboards.report.statistics import Difference, holm
 from dashboards.report.tables import ratio_table
-from flows.commands.run_grid import record_of
+from flows.commands.run_grid import _show_results, record_of
 from flows.grids.planner import GridPlan
-from flows.records.gridfile import GridCell
+from flows.planning.plans import save_plan
+from flows.records.gridfile import GridCell, save_grid
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState
 from hacpo_core.phases.health import Finding
@@ -142,8 +145,10 @@ def test_baselines_of_ones_choice_get_a_table_each(grid: GridPlan) -> None:
     )
     text = text_of(chosen)
     differences = section(text, "Differences")
-    first, _, second = differences.partition("### The other methods against HACPO\n")
-    assert row(first, "HACPO − GSPO x 2", "tiny", "qwen-tiny")[0] == "+25.0"
+    ours, _, others = differences.partition("### The other methods against GSPO x 2\n")
+    first, _, second = others.partition("### The other methods against HACPO\n")
+    for part in (ours, first):
+        assert row(part, "HACPO − GSPO x 2", "tiny", "qwen-tiny")[0] == "+25.0"
     assert row(second, "GSPO x 2 − HACPO", "tiny", "qwen-tiny")[0] == "-25.0"
     assert text.count("is corrected for the number of rows") == 1
 
@@ -327,16 +332,49 @@ def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: Gr
     assert gspo.startswith("HACPO is 75.0 points behind GSPO (") and gspo.endswith("3 seeds): more than noise")
 
 
-def test_report_page_and_command_say_the_same(tmp_path: Path) -> None:
+def test_command_page_report_and_mlflow_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], empty_tracking: Path
+) -> None:
+    """The same words, interval and p-value, also of a grid whose report has tables of other baselines."""
     rng, plans = np.random.default_rng(3), []
+    falls = Finding("accuracy_falls", "qwen-tiny", "", 2, "accuracy on dev fell from 0.600 before training to 0.510")
     for seed in range(3):
-        for method in ("hacpo", "gspo", "naive"):
-            own = {name: scores(*rng.integers(0, 2, 40).astype(float)) for name in ("qwen_tiny", "llama_tiny")}
+        for method, right in (("hacpo", 0.7), ("gspo", 0.5), ("naive", 0.68)):
+            own = {name: scores(*rng.binomial(1, right, 40).astype(float)) for name in ("qwen_tiny", "llama_tiny")}
+            findings = [falls] if (method, seed) == ("naive", 1) else []
+            written = {"metrics": METRICS, "is_tracked": True, "findings": findings}
             own_rewards = rewards(scores(*[0] * 40), **own)
-            plans.append(finished(tmp_path / "experiments", method, seed=seed, rewards=own_rewards, metrics=METRICS))
-    grid, runs = grid_of(plans, benchmarks=[TEST]), Runs(tmp_path)
-    page = GridComparisons(runs.root_of).of(record_of(grid), runs.status).verdicts
-    sentences = write_report(grid, tmp_path / "out").sentences  # what the command prints and sends to MLflow
-    assert sentences == tuple(row.sentence for row in page.of().values())
-    (comparison,) = report_content(read_results(grid))["comparisons"]
-    assert [row.sentence for row in comparison.rows] == [row.sentence for row in page.rows]
+            plans.append(finished(tmp_path / "experiments", method, seed=seed, rewards=own_rewards, **written))
+            save_plan(replace(plans[-1], contents={}))
+    grid = grid_of(plans, benchmarks=[TEST], against=["naive"])
+    save_grid(tmp_path, record_of(grid))
+    shutil.copy(empty_tracking, tmp_path / "mlflow.db")
+    monkeypatch.setattr("flows.commands.run_grid.sync_experiments", lambda *_: None)  # of trainings alone
+    _show_results(grid, tmp_path, begun_at=0.0)
+    printed = capsys.readouterr().out
+    sentences = [line for line in printed.splitlines() if " after Holm" in line]
+    assert len(sentences) == 2 and sentences == printed.splitlines()[-2:]
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    results = client.search_runs([client.get_experiment_by_name("hacpo-results").experiment_id])
+    assert {run.data.tags["verdict.grid"] for run in results} == {"; ".join(sentences)}
+    assert len(results) == 9
+
+    with TestClient(create_app(tmp_path, connect=lambda: None), base_url="http://localhost") as page:
+        first, matrix = (unescape(page.get(address).text) for address in ("/", "/grid/grid"))
+    markdown = unescape((tmp_path / "reports" / "grid" / "report.md").read_text(encoding="utf-8"))
+    verdict = section(markdown, "Verdict").partition("### The other methods")[0]
+    words = set()
+    for title, sentence in zip(("GSPO", "Naive"), sentences, strict=True):
+        word, points, interval, p_value, num_seeds = row(verdict, f"HACPO − {title}")
+        words.add(word)
+        assert f'<span class="verdict {word}">{word}</span> {sentence}</li>' in first
+        assert f'title="{sentence}"' in matrix, "the lead over all agents"
+        said = re.search(r"HACPO is (.+) points .+ interval (.+), p (.+) after Holm, (.+) seeds\)", sentence)
+        assert said is not None
+        shown = (points.lstrip("+-"), interval.replace("-", "−"), p_value, num_seeds)
+        assert shown == (said[1], said[2], said[3].removeprefix("= "), said[4])
+    assert words == {"win", "tie"}
+    headline = sentences[1]  # Naive is the best of the others
+    assert f"**Tie**: {headline}." in markdown and f'<span class="verdict tie">tie</span> {headline}.' in matrix
+    assert f"health   {plans[5].id}, qwen-tiny: {falls.text}" in printed, "the table of the command says it"

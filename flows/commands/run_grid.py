@@ -20,6 +20,7 @@ from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord, save_grid
 from flows.records.mlflow_address import STATE_FILE, mark_unsent
+from flows.records.progress import read_progress
 from flows.records.states import experiment_status
 from flows.runs.display import format_table
 from flows.runs.results import read_final
@@ -105,6 +106,10 @@ def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
     sync_experiments(runs_dir, [plan.id for plan in grid.plans.values()])
     sync_grid(record_of(grid), runs_dir, report.sentences)
     print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
+    for plan in grid.plans.values():
+        progress = read_progress(plan.root)
+        for finding in progress.open_findings if progress is not None else ():
+            print(f"health   {plan.id}, {finding.agent}: {finding.text}")
     print(f"\nreport   {report.page}")
     print(f"page     `make dashboard`, or `hacpo dashboard --runs-dir {runs_dir}`")
     server = find_server(runs_dir)

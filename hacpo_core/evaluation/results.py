@@ -129,7 +129,7 @@ def _evaluations(store: StepStore) -> Iterator[tuple[int, str]]:
 
 def health_values(result: EvaluationResult, config: ExperimentConfig) -> dict[str, dict[str, float]]:
     """What health rules read of an evaluation, by agent; nothing unless the training evaluates the benchmark."""
-    if result.benchmark not in config.evaluate.during or math.isnan(result.value):
+    if result.benchmark not in (*config.evaluate.during, *config.evaluate.final) or math.isnan(result.value):
         return {}
     name = f"evaluate/{result.benchmark}"
     return {result.agent: {name: result.value, f"{name}_error": result.headline_estimate.standard_error}}

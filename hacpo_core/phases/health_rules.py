@@ -288,8 +288,8 @@ RULES: Mapping[str, Rule] = {
         Rule(
             "accuracy_falls",
             ("evaluate/<source>", "evaluate/<source>_error"),
-            "the accuracy on a benchmark of evaluate.during is below the one before training by more than two standard "
-            "errors, whatever the reward does",
+            "the accuracy on a benchmark that the training evaluates is below the one before training by more than two "
+            "standard errors, whatever the reward does",
             "keep and export the best step (checkpoint.keep_best.metric), lower optimizer.learning_rate, or train on "
             "problems that are more like the benchmark's",
             _why_accuracy_falls,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,19 +13,22 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.mlflow_address import STATE_FILE
-from flows.records.progress import Progress, read_progress
+from flows.records.progress import PROGRESS_FILE, Progress, read_progress
 from flows.records.runlog import read_log
-from flows.records.watcher import Watcher
+from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.experiment import run_experiment
 from flows.runs.tracking import plan_tracking_uri
+from hacpo_core.evaluation.results import results
 from hacpo_core.phases import metrics
 from hacpo_core.phases.health import Finding
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import StepStore
+from tests.dashboards.report.finished import finished
 from tests.experiments_outcome import findings_of
 
 pytestmark = pytest.mark.slow
 
+COSTS = ("tokens/sampled", "time/rollout_s", "time/verify_s", "time/update_s", "gpu/rollout_s", "gpu/update_s")
 CUT = (0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0)
 """share of cut responses by step: a finding begins at step 3 and ends at step 7"""
 
@@ -124,3 +129,24 @@ def test_bounds_that_let_no_row_through_are_found(small_plan: Callable[..., Plan
     in_three = {k for k, v in stopped.items() if any(min(v[n : n + 3]) >= 0.95 for n in range(len(v) - 2))}
     assert found == in_three
     assert found
+
+
+@pytest.mark.parametrize("when", ["during", "final"])
+def test_fall_of_accuracy_is_told_while_the_reward_rises(when: str, tmp_path: Path) -> None:
+    """On every benchmark that the training evaluates; `demo_llm` has those of evaluate.final alone."""
+    right = {(0, "qwen-tiny"): 40, (0, "llama-tiny"): 20, (2, "qwen-tiny"): 20, (2, "llama-tiny"): 30}
+    rewards = {(step, "held_out", k): [[1]] * n + [[0]] * (50 - n) for (step, k), n in right.items()}
+    measured = {"reward/mean": 0.9, **dict.fromkeys(COSTS, 1.0)}
+    planned, watcher = finished(tmp_path, "hacpo", rewards=rewards, metrics=measured), _Remembers()
+    evaluate = replace(planned.config.evaluate, **{"during": [], "final": [], when: ["held_out"]})
+    store, config = StepStore(planned.root), replace(planned.config, evaluate=evaluate)
+    evaluations = list(results(planned.root))
+    (planned.root / PROGRESS_FILE).unlink()
+    ProgressRecorder(store, config, step=2, evaluations=evaluations, watcher=watcher)
+    progress = read_progress(planned.root)
+    assert progress is not None
+    assert [(f.rule, f.agent, f.text) for f in progress.open_findings] == [
+        ("accuracy_falls", "qwen-tiny", "accuracy on held_out fell from 0.800 before training to 0.400")
+    ]
+    assert watcher.findings == progress.findings
+    assert "health: qwen-tiny: accuracy falls" in progress.outcome

@@ -25,6 +25,7 @@ from hacpo_core.algo.advantages import (
     pooled_baseline,
     standardise,
 )
+from hacpo_core.algo.capability import capability_ratios
 from tests.algo.joint import joint
 
 NO_VERDICT = math.nan
@@ -197,3 +198,22 @@ def test_guard_leaves_a_baseline_of_exactly_one() -> None:
     guarded = guard_binary(baseline, *group)
     assert guarded.mean_PA.tolist() == [[1.0, 0.5]]
     assert guarded.num_guarded == 0
+
+
+def test_guard_acts_as_often_as_the_record_of_decisions_says() -> None:
+    random, found = torch.Generator().manual_seed(0), []
+    for strong, weak in ((0.6904, -0.2837), (1.9163, 0.5723), (2.953, 0.5723)):  # .62 and .45, .8 and .6, .9 and .6
+        steps = []
+        for _ in range(200):
+            log_odds_P = 1.5 * torch.randn(640, 1, 1, generator=random, dtype=torch.float64)
+            chance_PAG = (torch.tensor([strong, weak])[:, None] + log_odds_P).sigmoid().expand(-1, -1, 8)
+            reward_PAG = chance_PAG.bernoulli(generator=random)
+            group = reward_PAG, torch.ones_like(reward_PAG, dtype=torch.bool)
+            plain = capability_baseline(*group, capability_ratios(reward_PAG.mean(dim=(0, 2))))
+            guarded, differs_P = guard_binary(plain, *group), reward_PAG.flatten(1).std(dim=1) > 0
+            assert abs((reward_PAG.mean(dim=2) - plain.mean_PA)[:, 0].mean()) < 1e-9, "of all problems 0"
+            leads = [(reward_PAG.mean(dim=2) - b.mean_PA)[differs_P, 0].mean() for b in (guarded, plain)]
+            steps.append([(plain.mean_PA[:, 0] > 1).double().mean(), *leads])
+        found.append([round(value, 3) for value in torch.tensor(steps).mean(dim=0).tolist()])
+    expected = [[0.17, 0.03, 0.01], [0.32, 0.05, 0.02], [0.43, 0.09, 0.04]]
+    assert found == [pytest.approx(values, abs=0.008) for values in expected], "docs/decisions.md#binary-guard"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hacpo_core.algo.clipping import UNBOUNDED, Bounds
-from hacpo_core.algo.objectives import cross_surrogate, kl_to_reference, sequence_weights
+from hacpo_core.algo.objectives import cross_surrogate, gated_surrogate, kl_to_reference, sequence_weights
 from hacpo_core.methods.objectives.token_clip import TokenClip
 
 BOUNDS = Bounds(0.8, 1.0)
@@ -105,12 +105,20 @@ def test_gradient_of_the_kl_pulls_towards_the_reference() -> None:
     assert logprob_BT.grad[0].tolist() == pytest.approx([-1.0, 0.5, 0.0], abs=1e-15)  # 1 - exp(d)
 
 
+def test_temperature_of_a_gate_is_as_exact_as_the_ratio() -> None:
+    ratio, tau = 1.5, 1.05  # in float32 tau is 1.04999995
+    found = gated_surrogate(tensor(ratio), tensor(-1.0), positive=1.0, negative=tau)
+    assert found.item() == pytest.approx(-4 / tau / (1 + math.exp(-tau * (ratio - 1))), abs=1e-14)
+
+
 SOURCES = torch.tensor([0, 1, 0, 0, 2])
 """of five rows"""
 
 
 def test_sum_of_means_gives_every_source_the_same_total_weight() -> None:
     assert sequence_weights(SOURCES).tolist() == pytest.approx([1 / 3, 1.0, 1 / 3, 1 / 3, 1.0], abs=1e-15)
+    pair = torch.tensor([0, 1, 0, 1])  # Naive: twice the gradient of one mean over the pooled rows
+    assert torch.equal(sequence_weights(pair), 2 * sequence_weights(torch.zeros_like(pair)))
 
 
 def test_one_group_gives_every_row_the_same_weight() -> None:

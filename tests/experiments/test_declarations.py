@@ -101,6 +101,14 @@ def test_every_cell_of_a_paper_grid_composes_and_all_are_estimated_alike() -> No
                     compose(pair, method, hardware=tree["hardware"], entry=entry.get("settings"))
 
 
+def test_toy_grid_has_every_ablation_and_table_6_the_rows_of_advantage_zero() -> None:
+    planned = {method for entry in read_declaration("grid", "tiny_ablations")["entries"] for method in entry["methods"]}
+    ablations = {name for name in available("method") if name.startswith(("hacpo_no_", "hacpo_alpha"))}
+    assert "hacpo_no_guard" in ablations <= planned
+    (entry,) = read_declaration("grid", "table6")["entries"]
+    assert entry["settings"] == {"engine": {"skip_zero_advantage": False}}
+
+
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table7"])
 def test_grid_covers_every_printed_cell(name: str) -> None:
     tree = read_declaration("grid", name)

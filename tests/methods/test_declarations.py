@@ -64,6 +64,7 @@ HACPO = {
     "objective.cross_floor": 0.8,
     "objective.cross_step": 0.025,
 }
+PRESETS = ("paper", "official", "original")
 DECLARED: dict[str, dict[str, object]] = {
     "hacpo": HACPO,
     "gspo": GSPO,
@@ -83,6 +84,11 @@ def method_fields(name: str, *overrides: str) -> dict[str, Any]:
 def test_methods_of_the_paper_are_what_their_files_declare() -> None:
     for name, declared in DECLARED.items():
         assert method_fields(name) == declared, name
+
+
+def test_presets_of_the_authors_code_have_verls_dual_clip_in_grpo() -> None:
+    clips = {name: method_fields("grpo", f"conformance={name}")["objective.dual_clip"] for name in PRESETS}
+    assert clips == {"paper": None, "official": 3.0, "original": 3.0}
 
 
 def test_official_preset_sets_all_of_the_methods_conformance_fields() -> None:

@@ -128,6 +128,13 @@ def test_objective_keeps_own_and_cross_rows_apart() -> None:
     assert gradient_BT[:, 0].tolist() == pytest.approx([1.0, 0.0, 1.215, 0.0], abs=1e-12)
 
 
+def test_without_bounds_a_cross_row_above_one_weighs_its_power() -> None:
+    rows, logprob_BT = one_token_rows([1.2], [1.0], is_own=[False], weights=[1.0], row_weight=1.0)
+    for bounds, value in (("stepwise", 1.0), ("none", 1.2**2)):  # s sg(s)^alpha, alpha is 1
+        found = rows.value(replace(HACPO, cross_bounds=bounds), logprob_BT, update=0)
+        assert found.cross_objective.item() == pytest.approx(value, abs=1e-12)
+
+
 def test_rows_of_another_shape_are_refused_and_not_broadcast() -> None:
     rows, _ = one_token_rows([1.0, 1.0], [1.0, 1.0], is_own=[True, True], weights=[1.0, 1.0], row_weight=1.0)
     whole = rows.rows()

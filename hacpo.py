@@ -8,7 +8,6 @@ hacpo.results("demo")
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ import pandas as pd
 from flows.planning.compose import compose
 from flows.planning.plans import find_plan, plan, save_plan
 from flows.process import configure_process
-from flows.records.files import experiment_ids, experiments_dir
+from flows.records.files import experiments_dir
 from flows.records.gridfile import read_grids
-from flows.records.states import RESULT_FILE, experiment_status
+from flows.records.states import RESULT_FILE, experiment_status, run_records
 from flows.runs import samples as responses
 from flows.runs.results import read_final
 from hacpo_core.errors import ConfigError
@@ -67,22 +66,13 @@ def train(
 
 def runs(runs_dir: Path | str = "runs") -> pd.DataFrame:
     """All runs of a folder: one row per run and agent, with its state, steps, reward and last accuracies."""
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for name in experiment_ids(Path(runs_dir)):
-            status = experiment_status(experiments_dir(Path(runs_dir)) / name)
-            progress = status.progress
-            if progress is None:
-                yield {"run": name, "state": status.state}
-                continue
-            for agent, spent in progress.spent.items():
-                own = {e.benchmark: e.value for e in progress.evaluations if e.agent == agent}
-                what = {"pair": progress.pair, "method": progress.method, "seed": progress.seed, "agent": agent}
-                position = {"state": status.state, "step": progress.step, "num_steps": progress.num_steps}
-                figures = {"reward": progress.rewards.get(agent), "tokens": spent.tokens}
-                yield {"run": name, **what, **position, **figures, **own}
-
-    return pd.DataFrame(rows())
+    rows: list[dict[str, Any]] = []
+    for record in run_records(Path(runs_dir)):
+        reward, tokens, accuracy = (record.pop(name, {}) for name in ("reward", "tokens", "accuracy"))
+        for agent in tokens or [""]:
+            own = {"agent": agent, "reward": reward.get(agent), "tokens": tokens.get(agent)}
+            rows.append({"run": record["id"], **record, **own, **accuracy.get(agent, {})})
+    return pd.DataFrame(rows).drop(columns="id", errors="ignore")
 
 
 def results(name: str, runs_dir: Path | str = "runs") -> pd.DataFrame:

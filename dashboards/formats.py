@@ -1,4 +1,4 @@
-"""Number formats of the pages."""
+"""Formats of numbers on the pages and in the report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from datetime import UTC, datetime
 
 from flows.records.progress import Spent
+
+DASH = "—"
+"""stands for what is unknown"""
 
 
 def duration(seconds: float | None) -> str:
@@ -21,20 +24,13 @@ def duration(seconds: float | None) -> str:
 
 def hours(spent: Spent) -> str:
     """Format the GPU time, or, if no GPU was used, the time of the phases on the CPU: "3.5 h GPU", "40 s CPU"."""
-    return f"{elapsed(spent.gpu_s)} GPU" if spent.gpu_s > 0 else f"{elapsed(spent.seconds)} CPU"
-
-
-def elapsed(seconds: float) -> str:
-    """Format a time that has passed: "3.2 s", "40 s", "12 min", "1,250.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.{1 if 0 < seconds < 10 else 0}f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:,.1f} h"
+    return f"{duration(spent.gpu_s)} GPU" if spent.gpu_s > 0 else f"{duration(spent.seconds)} CPU"
 
 
 def count(value: float | None) -> str:
     """Format a count: 950, 12.3k, 4.5M."""
     if value is None:
-        return "—"
+        return DASH
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.1f}{letter}"
@@ -46,9 +42,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def score(value: float | None) -> str:
-    """Format an accuracy or a reward: 0.731."""
-    return "—" if value is None or math.isnan(value) else f"{value:.3f}"
+def number_text(value: float | None, form: str = ".3f") -> str:
+    """Format a number, by default an accuracy or a reward: 0.731; a dash if it is unknown."""
+    return DASH if value is None or math.isnan(value) else f"{value:{form}}"
 
 
 def signed(value: float) -> str:
@@ -56,17 +52,7 @@ def signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
 
-def digits(value: float) -> str:
-    """Format an accuracy as its first two digits: 0.731 is "73", 1 is "100"."""
-    return f"{100 * value:.0f}"
-
-
 def clock(seconds: float) -> str:
-    """Format a time as its UTC day and minute: "25 Nov 10:31"."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M")
-
-
-def clock_s(seconds: float) -> str:
     """Format a time as its UTC day and second: "25 Nov 10:31:07"."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M:%S")
 

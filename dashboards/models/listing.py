@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.records.files import experiments_dir
+from flows.records.files import experiment_ids, experiments_dir
 from flows.records.gridfile import GridCell, GridRecord, read_grids
 from flows.records.states import ExperimentStatus, experiment_status
 from hacpo_core.errors import HacpoError
@@ -49,11 +49,7 @@ class Runs:
 
     def names(self) -> list[str]:
         """Ids of all experiments, sorted."""
-        try:
-            with os.scandir(self._folder) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-        except FileNotFoundError:
-            return []
+        return experiment_ids(self.runs_dir)
 
     def root(self, experiment: str) -> Path:
         """Folder of an experiment.
@@ -61,8 +57,7 @@ class Runs:
         Raises:
             UnknownError: there is no such experiment.
         """
-        is_name = Path(experiment).name == experiment and experiment[:1] not in ("", ".")
-        if not is_name or not os.path.isdir(self._folder / experiment):
+        if experiment not in self.names():
             raise UnknownError(f"there is no experiment {experiment!r} in {self._folder}")
         return self._folder / experiment
 
@@ -90,7 +85,7 @@ class Runs:
     def grids(self) -> list[GridRecord]:
         """Recorded grids, latest first."""
         files = sorted((self.runs_dir / "grids").glob("*.json"))
-        signature = tuple((path, _stamp(path)) for path in files)
+        signature = tuple((path, _changed_ns(path)) for path in files)
         with self._mutex:
             if self._grids is None or self._grids[0] != signature:
                 self._grids = signature, read_grids(self.runs_dir)
@@ -142,17 +137,9 @@ class Runs:
         return [GridCell(pair, method, "", seed, agent, experiment) for agent in agents]
 
 
-def _changed_ns(root: Path) -> int | None:
-    """The folder's own time, which changes with every file that is renamed into it, as all files of its state are."""
+def _changed_ns(path: Path) -> int | None:
+    """When a file was changed; or a folder, with every file that is renamed into it, as all files of its state are."""
     try:
-        return os.stat(root).st_mtime_ns
+        return os.stat(path).st_mtime_ns
     except OSError:
         return None
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino

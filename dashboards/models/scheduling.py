@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from flows.service.experiment_state import WAITING, ScheduledRun
-from flows.service.prefect_server import PrefectServer, find_server
+from flows.service.prefect_server import find_server
 from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import HacpoError
 
@@ -128,16 +129,10 @@ class Scheduling:
 
 def connector(runs_dir: Path) -> Callable[[], Schedule | None]:
     """A function that returns the schedule of a runs folder, None without a server; follows a change of server."""
-    schedules: dict[PrefectServer, Schedule] = {}
+    schedule_of = lru_cache(1)(lambda server: Schedule(server, runs_dir))
 
     def connect() -> Schedule | None:
         server = find_server(runs_dir)
-        if server is None:
-            schedules.clear()
-            return None
-        if server not in schedules:
-            schedules.clear()
-            schedules[server] = Schedule(server, runs_dir)
-        return schedules[server]
+        return None if server is None else schedule_of(server)
 
     return connect

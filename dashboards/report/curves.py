@@ -32,7 +32,7 @@ def accuracy_curves(comparer: Comparer, benchmark: str) -> Chart | None:
     Complete seeds, or without one those that have begun; and the paper's values at the end. None before any evaluation.
     """
     rows: list[dict[str, object]] = []
-    for line in comparer.lines:
+    for line in sorted(comparer.lines, key=lambda line: line.agents != comparer.agents):  # all together first
         paths = comparer.paths(line.variant, line.agents, benchmark)
         points = list(_rows({"agent": line.agent, "line": line.variant.title}, paths))
         paper = line.figures[comparer.columns.index(benchmark)].paper if benchmark in comparer.columns else None
@@ -41,12 +41,9 @@ def accuracy_curves(comparer: Comparer, benchmark: str) -> Chart | None:
         rows += points
     if not rows:
         return None
-    strokes, x = (
-        method_strokes(variant.title for variant in comparer.variants),
-        "tokens sampled, all agents of the panel",
-    )
+    strokes = method_strokes(variant.title for variant in comparer.variants)
     return charts.curves(
-        "curves", "", pd.DataFrame(rows), x=x, y="accuracy", strokes=strokes, facet="agent",
+        "curves", "", pd.DataFrame(rows), x="tokens sampled", y="accuracy", strokes=strokes, facet="agent",
         reference="paper's accuracy",
     )  # fmt: skip
 

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from dashboards.charts.charts import Chart
+from dashboards.formats import DASH, number_text
 from dashboards.report.cells import AgentRun, GridRuns, PairAgent, Variant, method_of_interest
 from dashboards.report.compared import EVERY_PAIR, TOGETHER, ComparedRow, forest, holm_corrected
 from dashboards.report.published import AVERAGE, PaperValues, paper_values_in
 from dashboards.report.statistics import Difference, crossed_difference, p_text
-from dashboards.report.tables import DASH, number_text
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.metrics import METRICS, Floats
 from hacpo_core.evaluation.results import read_result, result_phase

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from dashboards.formats import count
+from dashboards.formats import DASH, count, number_text
 from dashboards.report.cells import REFERENCE
 from dashboards.report.comparison import Comparer, Figure, TableLine
 from dashboards.report.published import AVERAGE, BEFORE, printed_ratios
 from dashboards.report.results import Results
 from dashboards.report.statistics import Summary
 
-DASH = "—"
 HEADINGS = {
     "math500": "MATH-500",
     "math": "MATH",
@@ -31,11 +30,6 @@ def with_interval(summary: Summary, digits: int = 3) -> str:
     """Mean ± half width as text; with one seed only the mean."""
     width = "" if math.isnan(summary.half_width) else f" ± {summary.half_width:.{digits}f}"
     return f"{summary.mean:.{digits}f}{width}"
-
-
-def number_text(value: float | None, form: str, unit: str = "") -> str:
-    """A number with its unit, or a dash if it is unknown."""
-    return DASH if value is None or math.isnan(value) else f"{value:{form}}{unit}"
 
 
 def _figure_text(figure: Figure) -> str:

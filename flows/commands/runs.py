@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,40 +17,23 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """List a runs folder: id, state, step and each agent's last accuracies, newest first."""
-    from flows.records.states import CONFIG_FILE, experiment_status
+    from flows.records.states import run_records
 
-    folders = [path.parent for path in (runs_dir / "experiments").glob(f"{prefix}*/{CONFIG_FILE}")]
-    rows: list[dict[str, Any]] = []
-    for root in sorted(folders, key=lambda root: root.stat().st_mtime, reverse=True):
-        status = experiment_status(root)
-        progress = status.progress
-        accuracies: dict[str, dict[str, float]] = {}
-        for evaluation in progress.evaluations if progress is not None else ():
-            accuracies.setdefault(evaluation.agent, {})[evaluation.benchmark] = evaluation.value
-        rows.append(
-            {
-                "id": root.name,
-                "state": status.shown(status.state),
-                "step": progress.step if progress else 0,
-                "num_steps": progress.num_steps if progress else None,
-                "accuracy": accuracies,
-                "reason": status.reason,
-            }
-        )
+    records = run_records(runs_dir, prefix)
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(records, indent=2))
         return
-    if not rows:
+    if not records:
         print(f"no experiment in {runs_dir}" + (f" begins with {prefix}" if prefix else ""))
         return
-    width = max(len(row["id"]) for row in rows)
-    for row in rows:
-        steps = f"{row['step']}/{row['num_steps']}" if row["num_steps"] else "-"
+    width = max(len(record["id"]) for record in records)
+    for record in records:
+        steps = f"{record['step']}/{record['num_steps']}" if record["num_steps"] else "-"
         figures = "; ".join(
             f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in by_benchmark.items())
-            for agent, by_benchmark in row["accuracy"].items()
+            for agent, by_benchmark in record["accuracy"].items()
         )
-        print(f"{row['id']:<{width}}  {row['state']:<11} {steps:>9}  {figures or row['reason']}".rstrip())
+        print(f"{record['id']:<{width}}  {record['state']:<11} {steps:>9}  {figures or record['reason']}".rstrip())
 
 
 def samples(

@@ -1,11 +1,13 @@
-"""The state of an experiment, determined from its folder alone."""
+"""The state of experiments, determined from their folders alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flows.records.failures import Failure, read_failure
+from flows.records.files import experiments_dir
 from flows.records.progress import Progress, read_progress
 from hacpo_core.errors import StoreError
 from hacpo_core.files import read_json
@@ -55,6 +57,22 @@ def experiment_status(root: Path) -> ExperimentStatus:
         return ExperimentStatus("running", progress, None)
     failure = read_failure(root)
     return ExperimentStatus("failed" if failure is not None else "missing", progress, failure)
+
+
+def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:
+    """All runs whose ids have a beginning, newest first: state, steps, and by agent rewards, tokens and accuracies."""
+    roots = [path.parent for path in experiments_dir(runs_dir).glob(f"{prefix}*/{CONFIG_FILE}")]
+    records: list[dict[str, Any]] = []
+    for root in sorted(roots, key=lambda root: root.stat().st_mtime, reverse=True):
+        status = experiment_status(root)
+        record = {"id": root.name, "state": status.shown(status.state), "step": 0, "num_steps": None, "accuracy": {}}
+        if (p := status.progress) is not None:
+            record |= {"pair": p.pair, "method": p.method, "seed": p.seed, "step": p.step, "num_steps": p.num_steps}
+            record |= {"reward": p.rewards, "tokens": {agent: spent.tokens for agent, spent in p.spent.items()}}
+            agents = dict.fromkeys(e.agent for e in p.evaluations)
+            record["accuracy"] = {agent: {e.benchmark: e.value for e in p.latest(agent)} for agent in agents}
+        records.append(record | {"reason": status.reason})
+    return records
 
 
 def _has_result(root: Path) -> bool:

@@ -66,7 +66,7 @@ _TAIL = re.compile(
 """what explains an answer behind it; other words stay, for they may change it"""
 _CHANGE = re.compile(
     r"(?!st\b|nd\b|rd\b|th\b)[A-Za-z√π!]|[ ]?(?:[b-z](?![\w.])|[-+±−*/÷×](?!\*)|\\(?![)\]])|\((?![A-Za-z]))"
-    rf"|[ ](?:pi|sqrt|squared|cubed|{'|'.join(words('no noun') + words('number') + words('tens'))})(?!\w)"
+    rf"|[ ](?:pi|sqrt|squared|cubed|{'|'.join(words('no noun') + words('number') + words('tens'))})s?(?!\w)"
     r"|.*(?:\d|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
     re.IGNORECASE | re.DOTALL,
 )

@@ -24,7 +24,7 @@ PERCENT, _NONE = _REGISTRY.Unit("percent"), _REGISTRY.Unit(*_NOUN)
 _MEANINGS = {name: units.split() for name, units in named("meaning").items()}
 """signs, and words of several units"""
 AMOUNTS = {name: int(amount) for name, amount in named("amount").items()}
-_CURRENCIES = ("$", "€", "£", "¥", "₹", "Rs")
+_CURRENCIES = ("$", "€", "£", "¥", "₹")
 _FILLERS, _POWERS = set(words("filler")), set(words("power"))
 NO_NOUNS = set(words("no noun") + words("number") + words("tens"))
 """words and signs that are no nouns, or change a value: what stands behind a value and has one of them is not read"""
@@ -115,7 +115,7 @@ def _parts(tokens: list[Token]) -> list[tuple[list[Token], list[Token]]]:
 
 def _begins_unit(tokens: list[Token], at: int) -> bool:
     token, before = tokens[at], tokens[at - 1]
-    text, is_behind_number = token.text, before.kind == "number"
+    text, is_behind_number = token.text, before.kind == "number" or before.text == "}"
     if token.kind == "sign":
         is_prime = text in ("'", '"') and (is_behind_number or before.text == "°")
         return is_prime or text in ("%", "¢", "°", *_CURRENCIES)
@@ -160,7 +160,9 @@ def _units(tokens: Sequence[Token]) -> tuple[Any, ...]:
     if any(name[0] in ("squared", "cubed", "**") and before == _NOUN for before, name in pairwise([_NOUN, *meanings])):
         raise UnreadError("a power without a unit")
     try:
-        units = [_REGISTRY.parse_units(" ".join(choice)) for choice in product(_NOUN, *meanings)]
+        # One word alone is a temperature, not a difference of temperatures; the first of several may be "per".
+        parts = meanings if len(meanings) == 1 else [_NOUN, *meanings]
+        units = [_REGISTRY.parse_units(" ".join(choice)) for choice in product(*parts)]
     except Exception as error:  # pint raises what its parser meets
         raise UnreadError(f"no unit: {text}") from error
     return tuple(unit for unit in dict.fromkeys(units) if unit != _NONE)

@@ -312,6 +312,8 @@ def _with_digits(tokens: list[Token]) -> list[Token]:
     words = [token.word or token.text for token in tokens]
     sign = [Token("sign", "-")] if words[:1] in (["minus"], ["negative"]) else []
     words, rest = words[len(sign) :], tokens[len(sign) + 1 :]
+    if sign and tokens[1:2] and tokens[1].kind == "number":
+        return [*sign, *tokens[1:]]
     if words[:1] == ["a"] and words[1:2] and words[1] in AMOUNTS:
         words[0] = "one"
     if not words or words[0] not in _NUMBERS:

@@ -133,6 +133,8 @@ def main() -> None:
             commits = {"train", "resume", "grid", "demo", "evaluate"} & set(sys.argv[1:2])
             hint = "; the same command resumes from the last committed phase" if commits else ""
             print(f"hacpo: interrupted{hint}", file=sys.stderr)
+        elif end.code and "--seed" in sys.argv:
+            print("hacpo: a field has no dashes; write seed=1", file=sys.stderr)
         raise
 
 

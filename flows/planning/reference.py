@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,17 +41,18 @@ class Entry:
 
 
 def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
-    """The entry with this name, or if there is none, all whose names begin with it.
+    """The entry with this name, or if there is none, all whose names begin with it, or whose description has it.
 
     Raises:
         ConfigError: there are none.
     """
     named = [entry for entry in entries if entry.name == name]
     named = named or [entry for entry in entries if entry.name.startswith(name)]
+    named = named or [entry for entry in entries if re.search(rf"\b{re.escape(name)}\b", entry.paragraphs[0])]
     if not named:
         sections = ", ".join(dict.fromkeys(entry.section for entry in entries))
         hint = did_you_mean(name, [entry.name for entry in entries])
-        raise ConfigError(f"got {name!r}, but no name begins with that; {hint or f'sections are {sections}'}")
+        raise ConfigError(f"got {name!r}, but no name and no description has it; {hint or f'sections are {sections}'}")
     return named
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pandas as pd
 
 from flows.planning.plans import Plan
-from hacpo_core.errors import ConfigError
+from hacpo_core.data.training import load_training
+from hacpo_core.errors import ConfigError, HacpoError
 from hacpo_core.evaluation.table import read_evaluations, read_responses
 from hacpo_core.store.steps import StepStore, phase_name
+
+_log = logging.getLogger(__name__)
 
 
 def step_samples(plan: Plan, step: int) -> pd.DataFrame:
     """One row per response of a training step.
 
-    Columns: problem, agent, text, number of tokens, verdict, raw and shaped reward, and for each learner the response's
-    advantage, ratio and stopped share; nan where the learner cannot train on the response.
+    Columns: problem with its text and gold answer (nan if its file is gone), agent, text, number of tokens, verdict,
+    raw and shaped reward, and for each learner the response's advantage, ratio and stopped share; nan where the learner
+    cannot train on the response.
 
     Raises:
         ConfigError: the step has no committed advantages.
@@ -51,7 +56,18 @@ def step_samples(plan: Plan, step: int) -> pd.DataFrame:
             ratios = rows[[*keys, "ratio", "stopped_share"]]
             ratios = ratios.rename(columns={"ratio": f"ratio_for_{agent}", "stopped_share": f"stopped_for_{agent}"})
             frame = frame.merge(ratios, on=keys, how="left")
-    return frame
+    return frame.merge(_problems(plan), on="problem_id", how="left")
+
+
+def _problems(plan: Plan) -> pd.DataFrame:
+    """Texts and gold answers of the training problems."""
+    try:
+        problems = load_training(plan.config.data).problems
+    except (HacpoError, OSError) as error:
+        _log.info("problems are shown without their texts: %s", error)
+        problems = []
+    rows = [(problem.id, problem.messages[-1].content, problem.gold.answer) for problem in problems]
+    return pd.DataFrame(rows, columns=["problem_id", "question", "answer"])
 
 
 def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFrame:
@@ -87,8 +103,11 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFr
 def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
     """Print the responses to the first problems of a training step."""
     for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
+        rows = frame[frame.problem_id == problem_id].to_dict(orient="records")
         print(f"=== {problem_id}")
-        for row in frame[frame.problem_id == problem_id].to_dict(orient="records"):
+        if not pd.isna(rows[0]["answer"]):
+            print(f"{rows[0]['question']}\ngold answer: {rows[0]['answer']}")
+        for row in rows:
             effects = []
             for name in (
                 column.removeprefix("advantage_for_") for column in row if str(column).startswith("advantage_")
@@ -100,5 +119,6 @@ def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
                 if ratio is not None and not pd.isna(ratio):
                     effect += f" s {ratio:.3f}{' stopped' if stopped else ''}"
                 effects.append(effect)
-            print(f"--- {row['agent']} #{row['sample']} {row['status']} {row['reason']}  [{'; '.join(effects)}]")
+            verdict = f"{row['status']} {row['reason']}, answer {row['extracted']}".replace(" ,", ",")
+            print(f"--- {row['agent']} #{row['sample']} {verdict}  [{'; '.join(effects)}]")
             print(row["text"])

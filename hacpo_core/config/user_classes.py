@@ -32,12 +32,16 @@ def user_class(field: str, name: str, base: type[_Base], *, shipped: Collection[
             f"{hint and f'; {hint}'}"
         )
     try:
-        implementation = getattr(importlib.import_module(module), attribute)
+        source = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
             f"{field}: {name} cannot be imported ({type(error).__name__}: {error}); put the folder of "
             f"{module.partition('.')[0]} on PYTHONPATH, or name a class of an importable module"
         ) from error
+    implementation = getattr(source, attribute, None)
+    if implementation is None:
+        hint = did_you_mean(attribute, dir(source))
+        raise ConfigError(f"{field}: {module} has no class {attribute!r}; {hint or 'write it there'}")
     is_derived = isinstance(implementation, type) and issubclass(implementation, base)
     is_fit = is_derived and dataclasses.is_dataclass(implementation)
     if not is_fit:

@@ -25,7 +25,7 @@ def test_every_declared_method_fits_the_tiny_pair() -> None:
 
 
 BAD_FIELDS = {
-    "rollout.num_sample=4": r"rollout.num_sample \(in the command line\): .*num_samples.*; hacpo fields lists them all",
+    "rollout.num_sample=4": r"rollout.num_sample \(in the command line\): .*num_samples.*; see hacpo fields",
     "trian.num_steps=4": r"trian \(in the command line\): .*train",
     "rollout.num_samples=many": r"rollout.num_samples \(in .*\): Value 'many' of type 'str' could not be",
     "rollout.num_samples=null": r"rollout.num_samples \(in .*\): .*None",
@@ -67,6 +67,12 @@ def sentences(cases: Mapping[str, str]) -> list[str]:
         else:
             wrong.append(f"{word}: accepted")
     return wrong
+
+
+def test_one_response_to_a_problem_is_refused_where_its_advantage_is_always_zero() -> None:
+    for method, message in (("gspo", "baseline: got own with one response"), ("rloo", "name: got leave_one_out")):
+        with pytest.raises(ConfigError, match=message):
+            compose("tiny", method, overrides=["rollout.num_samples=1"])
 
 
 def test_bad_field_is_one_sentence_that_names_it() -> None:
@@ -368,7 +374,7 @@ def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path:
 BAD_BENCHMARKS = {
     "evaluate.during=[maths]": r"benchmark: got 'maths', expected one of aime2025, .*or a path to a YAML file",
     "evaluate.benchmarks.gsm8k.limit=2": r"limit cannot take effect: gsm8k is neither in evaluate.during nor",
-    "evaluate.benchmarks.arithmetic_dev.limt=2": r"arithmetic_dev.limt.*hacpo fields lists them all",
+    "evaluate.benchmarks.arithmetic_dev.limt=2": r"arithmetic_dev.limt.*see hacpo fields",
     "evaluate.benchmarks.arithmetic_dev.limit=0": r"arithmetic_dev.limit: got 0, expected a value of at least 1",
     "evaluate.benchmarks.arithmetic_dev.file=f": r"file cannot take effect: .*kind is arithmetic",
     "evaluate.benchmarks.arithmetic_dev.num_samples=9": r"num_samples: got 9 with temperature 0",

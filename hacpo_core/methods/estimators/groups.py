@@ -69,6 +69,12 @@ class GroupEstimator(Estimator):
         """True with the pooled baseline."""
         return self.baseline == "pooled"
 
+    def why_unfit(self, *, num_samples: int) -> str | None:
+        """The mean of one response is its reward."""
+        if num_samples > 1 or self.baseline != "own":
+            return None
+        return "baseline: got own with one response to a problem, whose advantage is always 0; set it to pooled"
+
     def shape(self, scored: ScoredStep) -> Mapping[str, NDArray[np.float64]]:
         """R - penalty * min(1, max(0, n - (limit - buffer)) / buffer),   n tokens, buffer = overlong_share * limit."""
         if self.overlong_share == 0:

@@ -24,6 +24,10 @@ class LeaveOneOut(Estimator):
 
     reads_partners = False
 
+    def why_unfit(self, *, num_samples: int) -> str | None:
+        """The first response has no other."""
+        return None if num_samples > 1 else "name: got leave_one_out with one response to a problem, which leaves none"
+
     def estimate(self, scored: ScoredStep, state: State) -> tuple[Estimate, State]:
         """Advantages with weights of 1. Shaped minus raw reward is added to the advantage of its own row only."""
         rewards = grouped_rewards(scored)

@@ -47,8 +47,13 @@ def test_entries_are_printed_and_an_unknown_name_is_an_error(capsys: pytest.Capt
     assert "[cross_clip, self_normalised]" in text
     print_entries(entries, "markdown")
     assert capsys.readouterr().out.startswith("## method\n\n### method.objective.cross_floor\n\nfloat, in [0, 1];")
-    with pytest.raises(ConfigError, match="got 'nothing', but no name begins with that; sections are experiment,"):
-        entries_named(field_entries(), "nothing")
+    with pytest.raises(ConfigError, match="got 'nothign', but no name and no description has it; sections are"):
+        entries_named(field_entries(), "nothign")
+
+
+def test_letters_of_the_paper_lead_to_their_fields() -> None:
+    found = [entry.name for word in ("alpha", "delta_step", "K") for entry in entries_named(field_entries(), word)]
+    assert found == ["method.objective.cross_exponent", "method.objective.cross_step", "method.estimate.window"]
 
 
 def test_every_method_and_part_has_its_sentence_and_source() -> None:

@@ -11,6 +11,7 @@ from flows.planning.compose import compose
 from flows.planning.plans import Plan
 from flows.runs.display import format_table
 from flows.runs.samples import print_samples, step_samples
+from hacpo_core.data.training import load_training
 from tests.dashboards.stores import write_answers
 
 AGENTS = ("qwen-tiny", "llama-tiny")
@@ -32,6 +33,19 @@ def test_learner_that_takes_no_row_of_others_has_no_weight_for_them(
         line = next(line for line in printed.splitlines() if line.startswith(f"--- {source} "))
         assert (f"{learner}: A" in line) is is_shared
     assert "nan" not in printed
+    assert samples["answer"].isna().all()  # of a problem that the training set does not have
+
+
+def test_samples_show_the_problem_its_gold_answer_and_the_answer_that_was_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = compose("tiny", "gspo")
+    problem = load_training(config.data).problems[0]
+    write_answers(tmp_path, 1, {problem.id: {agent: [("it is 3", "wrong")] for agent in AGENTS}})
+    print_samples(step_samples(Plan("x", config, tmp_path), 1), 1)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:3] == [f"=== {problem.id}", problem.messages[-1].content, f"gold answer: {problem.answer}"]
+    assert printed[3].startswith("--- qwen-tiny #0 wrong, answer ")
 
 
 def test_numbers_of_a_column_have_one_format() -> None:

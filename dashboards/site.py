@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,10 +26,8 @@ from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import Scheduling
 from dashboards.report.tables import with_interval
 from dashboards.security import PICTURE_CSP, is_loopback
-from flows.records.mlflow_address import STATE_FILE, VIEW_KEY
+from flows.records.mlflow_address import VIEW_KEY, read_state
 from flows.service.prefect_server import find_server
-from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json
 
 HERE = Path(__file__).parent
 STATIC_FOLDERS = (HERE / "static", LOOK)
@@ -80,9 +77,8 @@ class Site:
     def _mlflow_view(self) -> str:
         """Path of MLflow's table of the grids' results, else of its runs; its start page if it has neither."""
         for folder in (self.runs.runs_dir, *map(self.runs.root, self.runs.names()[:1])):
-            with suppress(StoreError, KeyError, TypeError):
-                experiment = quote(str(read_json(folder / STATE_FILE)["experiment"]))
-                return f"/#/experiments/{experiment}/runs?viewStateShareKey={VIEW_KEY}"
+            if experiment := read_state(folder).get("experiment"):
+                return f"/#/experiments/{quote(str(experiment))}/runs?viewStateShareKey={VIEW_KEY}"
         return ""
 
     def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,12 @@ from dashboards.security import REPORT_CSP
 from dashboards.site import Site, fragment, part, version_of
 from flows.records.gridfile import GridRecord
 from flows.service.experiment_state import state_of
-from flows.service.schedule import RefusedError, Schedule
+from flows.service.schedule import RefusedError
 from hacpo_core.errors import HacpoError
 
 _log = logging.getLogger(__name__)
 ACTIONS = ("retry", "run", "cancel")
 FIRST_REPLY_S = 0.3
-_UNKNOWN = "there is no such experiment"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Outcome of an action on an experiment; `problem` is "" if it succeeded."""
-
-    experiment: str
-    problem: str
 
 
 def grid_routes(site: Site) -> APIRouter:
@@ -105,38 +95,28 @@ def _context(site: Site, name: str) -> dict[str, Any]:
     return live | {"version": version_of(*live.values())}
 
 
-def _act(site: Site, action: str, experiments: Sequence[str]) -> list[Outcome]:
+def _act(site: Site, action: str, experiments: Sequence[str]) -> dict[str, str]:
+    """Act on experiments; returns for each why it was refused, "" if it was not."""
     names = {*site.runs.names(), *(cell.experiment for record in site.runs.grids() for cell in record.cells)}
+    outcomes = {name: "" if name in names else "there is no such experiment" for name in experiments}
+    known = [name for name in experiments if name in names]
     try:
         runs = site.scheduling.view().runs
-        perform = _operation(site.scheduling.schedule(), action)
+        schedule = site.scheduling.schedule()
     except RefusedError as error:
-        return [
-            Outcome(experiment, site.message(error) if experiment in names else _UNKNOWN) for experiment in experiments
-        ]
-    outcomes = []
-    for experiment in experiments:
-        if experiment not in names:
-            outcomes.append(Outcome(experiment, _UNKNOWN))
-            continue
-        unavailable = site.runs.unavailable(experiment)
-        state = state_of(site.runs.status(experiment), runs.get(experiment), unavailable).state
-        outcomes.append(Outcome(experiment, _why_impossible(action, state) or _try(site, perform, experiment)))
+        return outcomes | dict.fromkeys(known, site.message(error))
+    perform = schedule.cancel if action == "cancel" else schedule.start
+    for name in known:
+        state = state_of(site.runs.status(name), runs.get(name), site.runs.unavailable(name)).state
+        outcomes[name] = _why_impossible(action, state) or _try(site, perform, name)
     site.scheduling.refresh(wait_s=2.0)
     return outcomes
 
 
-def _operation(schedule: Schedule, action: str) -> Callable[[str], object]:
-    return schedule.cancel if action == "cancel" else schedule.start
-
-
 def _why_impossible(action: str, state: str) -> str | None:
     """Why an action is not possible in a state, or None; the schedule reports its own."""
-    if action == "retry" and state != "failed":
-        return f"it is {state}; only failed experiments are retried"
-    if action == "run" and state != "missing":
-        return f"it is {state}; only missing experiments are run"
-    return None
+    expected, participle = {"retry": ("failed", "retried"), "run": ("missing", "run")}.get(action, (state, ""))
+    return None if state == expected else f"it is {state}; only {expected} experiments are {participle}"
 
 
 def _try(site: Site, perform: Callable[[str], object], experiment: str) -> str:

@@ -12,13 +12,11 @@ from starlette.responses import Response
 
 from dashboards.models.runs.curves import folded_areas, read_metrics, run_chart
 from dashboards.site import FILE_KINDS, Site, chart_response, fragment, part, version_of
-from flows.records.mlflow_address import STATE_FILE
+from flows.records.mlflow_address import read_state
 from flows.records.progress import Spent
 from flows.records.runlog import LOG_FILE, read_log
 from flows.records.states import CONFIG_FILE
 from flows.service.experiment_state import state_of
-from hacpo_core.errors import StoreError
-from hacpo_core.files import read_json
 from hacpo_core.phases.definitions import definition
 from hacpo_core.store.steps import StepStore
 
@@ -97,8 +95,5 @@ def _log(site: Site, experiment: str) -> dict[str, Any]:
 
 def _mlflow_run(root: Path) -> str:
     """Id of the experiment's run in MLflow, "" if it was not tracked."""
-    try:
-        run = str(read_json(root / STATE_FILE)["run"])
-    except (StoreError, KeyError, TypeError):
-        return ""
+    run = str(read_state(root).get("run", ""))
     return run if run.isalnum() else ""

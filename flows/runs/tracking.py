@@ -269,18 +269,13 @@ def sync_experiments(runs_dir: Path, names: Sequence[str] = ()) -> list[str]:
                 stores[address] = None  # each call to a silent store takes a while
                 stores[address] = open_store(plan.config, uri)
             store = stores[address]
-            if store is not None and not _is_complete(plan, store):
-                sync_experiment(plan, store)
-                sent_ids.append(name)
+            state, num_runs = read_state(root), 1 + len(plan.config.pair.agents)
+            if store is None or (state.get("is_sent") and store.holds(str(state.get("key")), num_runs)):
+                continue
+            sync_experiment(plan, store)
+            sent_ids.append(name)
         except HacpoError as error:  # for example an experiment of another version of hacpo
             if isinstance(error, TrackingError):
                 stores[address] = None
             _log.warning("%s: not sent to MLflow: %s", name, first_line(error))
     return sent_ids
-
-
-def _is_complete(plan: Plan, store: MlflowStore) -> bool:
-    """Whether all was sent and nothing was deleted since."""
-    state = read_state(plan.root)
-    num_runs = 1 + len(plan.config.pair.agents)
-    return bool(state.get("is_sent")) and store.holds(str(state.get("key")), num_runs)

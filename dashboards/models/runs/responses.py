@@ -78,11 +78,6 @@ class Filter:
     verdict: str = ""
     text: str = ""
 
-    def accepts(self, response: Response, text_is_elsewhere: bool) -> bool:
-        """Whether a response has all that is asked of one."""
-        has_text = text_is_elsewhere or self.text.casefold() in response.text.casefold()
-        return has_text and self.verdict in ("", response.status)
-
 
 @dataclass(frozen=True, slots=True)
 class ProblemResponses:
@@ -116,12 +111,12 @@ class StepResponses:
             criteria: the filter.
             texts: of problems, by id; may be incomplete.
         """
-        selection = []
+        selection, words = [], criteria.text.casefold()
         for problem in self.problems:
             elsewhere = f"{problem.problem_id}\n{problem.question}\n{texts.get(problem.problem_id, '')}".casefold()
-            is_elsewhere = criteria.text.casefold() in elsewhere
             responses = (r for agent_responses in problem.responses.values() for r in agent_responses)
-            if any(criteria.accepts(r, is_elsewhere) for r in responses) and _disagrees(problem, criteria):
+            chosen = (r for r in responses if criteria.verdict in ("", r.status))
+            if any(words in elsewhere or words in r.text.casefold() for r in chosen) and _disagrees(problem, criteria):
                 selection.append(problem)
         return tuple(selection)
 

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
+from markupsafe import Markup
 
 from dashboards.charts import CHART_SCRIPTS, STATIC
 from dashboards.charts.charts import Chart
@@ -82,35 +83,25 @@ def to_html(title: str, markdown: str, charts: Mapping[str, Chart], pictures: Ma
         data = base64.b64encode(pictures[name].encode()).decode()
         return environment.get_template("figure.html").render(chart=charts[name], picture=data)
 
+    contents: list[tuple[str, str]] = []
+
+    def section(heading: re.Match[str]) -> str:
+        """A heading of level 2 opens a section, which the table of contents and the printed page choose."""
+        text = Markup(heading[1]).striptags()
+        contents.append((re.sub(r"\W+", "-", text.lower()).strip("-"), text))
+        return f'{"</section>" if contents[1:] else ""}\n<section id="{contents[-1][0]}">\n{heading[0]}'
+
     parser = MarkdownIt("commonmark").enable("table")
-    renderer = RendererHTML(parser)
     parser.add_render_rule("image", figure)
     parser.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
-    tokens = parser.parse(markdown)
-    contents = []
-    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if token.children and token.children[0].type == "image":
-            before.hidden = after.hidden = True  # a figure is no part of a paragraph
-        if before.type == "heading_open" and before.tag == "h2":
-            identifier = re.sub(r"\W+", "-", token.content.lower()).strip("-")
-            contents.append((identifier, renderer.renderInlineAsText(token.children, parser.options, {})))
-            before.meta["section"] = identifier
-    parser.add_render_rule("heading_open", _open_section)
+    body = re.sub(r"<p>(<figure.*?</figure>)\s*</p>", r"\1", parser.render(markdown), flags=re.DOTALL)
+    body = re.sub(r"<h2>(.*)</h2>", section, body)
     scripts = [(STATIC / name).read_text(encoding="utf-8") for name in CHART_SCRIPTS] if charts else []
     return environment.get_template("page.html").render(
         title=title,
         contents=contents,
-        body=parser.renderer.render(tokens, parser.options, {}) + ("</section>" if contents else ""),
+        body=body + ("</section>" if contents else ""),
         style=(STATIC / "design.css").read_text(encoding="utf-8"),
         scripts=scripts,
     )
-
-
-def _open_section(renderer: RendererHTML, tokens: list[Token], place: int, *_: Any) -> str:
-    """A heading of level 2 opens a section, which the table of contents and the printed page choose."""
-    token = tokens[place]
-    if "section" not in token.meta:
-        return f"<{token.tag}>"
-    is_first = not any("section" in earlier.meta for earlier in tokens[:place])
-    return f'{"" if is_first else "</section>"}\n<section id="{token.meta["section"]}">\n<h2>'

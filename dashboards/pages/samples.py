@@ -12,7 +12,7 @@ from fastapi.params import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboards.models.runs.responses import ANY, Filter, StepResponses, problem_texts, read_step
+from dashboards.models.runs.responses import ANY, Filter, StepResponses, read_step
 from dashboards.site import Site, fragment, part, version_of
 from hacpo_core.store.steps import StepStore
 
@@ -97,8 +97,7 @@ def problem_context(site: Site, experiment: str, view: SampleView = SampleView()
     responses = StepResponses((), ())
     if shown_step is not None and (shown_step > 0 or view.benchmark):
         responses = read_step(runs_dir, experiment, shown_step, view.benchmark)
-    texts = {} if view.benchmark or not responses.problems else problem_texts(runs_dir, experiment)
-    problems = responses.select(view.criteria, texts)
+    problems = responses.select(view.criteria)
     place = min(view.problem, len(problems))
     problem = problems[place - 1] if problems else None
     current = replace(view, step=shown_step, problem=max(place, 1))
@@ -116,7 +115,6 @@ def problem_context(site: Site, experiment: str, view: SampleView = SampleView()
         "num": len(problems),
         "num_all": len(responses.problems),
         "problem": problem,
-        "text": (problem.question or texts.get(problem.problem_id, "")) if problem is not None else "",
         "agents": responses.by_strength,
         "benchmarks": tuple(dict.fromkeys(evaluation.benchmark for evaluation in evaluations)),
         "is_live": status.state != "done",

@@ -111,7 +111,8 @@ def frame_of(statuses: dict[str, tuple[str, str]]) -> pd.DataFrame:
         {"problem_id": p, "agent": k, "sample": 0, "text": "x" * (place + 1), "num_tokens": 10 * (place + 1),
          "finish_reason": "length", "status": status, "extracted": None, "reason": "", "advantage_for_weak": 0.5,
          "advantage_for_strong": -1.0, "ratio_for_weak": math.nan, "stopped_for_weak": math.nan,
-         "ratio_for_strong": 0.8, "stopped_for_strong": 1.0}
+         "ratio_for_strong": 0.8, "stopped_for_strong": 1.0,
+         "question": "What is asked" if p == "none" else math.nan, "answer": "1" if p == "none" else math.nan}
         for place, (p, answers) in enumerate(statuses.items())
         for k, status in zip(("strong", "weak"), answers, strict=True)
     ]  # fmt: skip
@@ -128,6 +129,7 @@ def test_filter_finds_problems_by_what_an_agent_answered() -> None:
     }
     found = group(frame_of(verdicts), ["strong", "weak"])
     assert found.by_strength == ("weak", "strong")
+    assert [(one.question, one.gold) for one in found.problems[3:]] == [("", ""), ("What is asked", "1")], "no nan"
     for wanted, expected in (
         (Filter(), list(verdicts)),
         (Filter(right="strong", wrong="weak"), ["strong only", "strong too"]),
@@ -138,7 +140,7 @@ def test_filter_finds_problems_by_what_an_agent_answered() -> None:
         (Filter(text="is asked", verdict="unscored"), ["none"]),
         (Filter(text="XXXX"), ["weak only", "none"]),
     ):
-        assert [one.problem_id for one in found.select(wanted, {"none": "What is asked"})] == expected, wanted
+        assert [one.problem_id for one in found.select(wanted)] == expected, wanted
 
 
 def test_effects_say_what_was_clipped_and_what_was_not_used() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,9 @@ from dashboards.models.listing import UnknownError
 from flows.planning.plans import find_plan
 from flows.records.files import experiments_dir
 from flows.runs.samples import benchmark_samples, step_samples
-from hacpo_core.data.training import load_training
 from hacpo_core.errors import HacpoError
 from hacpo_core.store.steps import MANIFEST, StepStore
 
-_log = logging.getLogger(__name__)
 ANY = "any"
 """stands for some agent in `Filter.right` and `Filter.wrong`"""
 _MAX_CACHED_STEPS = 8
@@ -104,16 +101,11 @@ class StepResponses:
     problems: tuple[ProblemResponses, ...]
     by_strength: tuple[str, ...]
 
-    def select(self, criteria: Filter, texts: Mapping[str, str]) -> tuple[ProblemResponses, ...]:
-        """Problems that a filter lets through.
-
-        Args:
-            criteria: the filter.
-            texts: of problems, by id; may be incomplete.
-        """
+    def select(self, criteria: Filter) -> tuple[ProblemResponses, ...]:
+        """Problems that a filter lets through."""
         selection, words = [], criteria.text.casefold()
         for problem in self.problems:
-            elsewhere = f"{problem.problem_id}\n{problem.question}\n{texts.get(problem.problem_id, '')}".casefold()
+            elsewhere = f"{problem.problem_id}\n{problem.question}".casefold()
             responses = (r for agent_responses in problem.responses.values() for r in agent_responses)
             chosen = (r for r in responses if criteria.verdict in ("", r.status))
             if any(words in elsewhere or words in r.text.casefold() for r in chosen) and _disagrees(problem, criteria):
@@ -135,7 +127,8 @@ def group(frame: pd.DataFrame, agents: Sequence[str]) -> StepResponses:
     for row in frame.to_dict(orient="records"):
         responses = by_problem.setdefault(str(row["problem_id"]), {agent: [] for agent in agents})
         responses[row["agent"]].append(_response({str(name): value for name, value in row.items()}, agents))
-        texts[str(row["problem_id"])] = str(row.get("question", "")), str(row.get("answer", ""))
+        is_known = isinstance(row.get("question"), str)  # nan if the file of the problems is gone
+        texts[str(row["problem_id"])] = (str(row["question"]), str(row["answer"])) if is_known else ("", "")
     problems = tuple(
         ProblemResponses(
             name, {agent: tuple(agent_responses) for agent, agent_responses in responses.items()}, *texts[name]
@@ -196,14 +189,3 @@ def _read(runs_dir: Path, experiment: str, step: int, benchmark: str, _changed_n
         return group(frame, list(plan.config.pair.agents))
     except HacpoError as error:
         raise UnknownError(f"the responses of step {step} cannot be shown: {error}") from error
-
-
-@lru_cache(_MAX_CACHED_STEPS)
-def problem_texts(runs_dir: Path, experiment: str) -> Mapping[str, str]:
-    """Texts of the training problems by id; empty if the data file is not available."""
-    try:
-        problems = load_training(find_plan(runs_dir, experiment).config.data).problems
-    except (HacpoError, OSError) as error:
-        _log.info("problems are shown without their texts: %s", error)
-        return {}
-    return {problem.id: problem.messages[-1].content for problem in problems}

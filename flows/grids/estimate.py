@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.grids.planner import GridPlan, RateConfig
-from flows.planning.memory import folder_shape, published_shapes, sizes_of
+from flows.planning.disk import checkpoint_space
+from flows.planning.memory import ModelShape, folder_shape, published_shapes, sizes_of
 from flows.planning.plans import Plan
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after, num_gpus, num_processes, num_ranks, num_samples, num_sources
@@ -40,6 +41,9 @@ class CostEstimate:
     trained_tokens: float
     busy_hours: float | None
     occupied_hours: float | None
+    disk_gib: float
+    """of the checkpoints once all is complete, and while one trains"""
+    training_gib: float
     basis: str
     """stated | limit (responses of maximum length, no known rate)"""
 
@@ -60,6 +64,8 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
         trained_tokens=sum(part.trained_tokens for part in parts),
         busy_hours=_sum([part.busy_hours for part in parts]),
         occupied_hours=_sum([part.occupied_hours for part in parts]),
+        disk_gib=sum(part.disk_gib for part in parts),
+        training_gib=max((part.training_gib for part in parts), default=0.0),
         basis="stated" if grid.config.rates is not None else "limit",
     )
 
@@ -77,9 +83,10 @@ def _estimate_one(config: ExperimentConfig, rates: RateConfig | None) -> CostEst
     length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
     num_sampled = length * (num_agent_rollouts + num_responses)
     num_trained = length * num_sources(config) * config.method.build.num_iterations * num_agent_rollouts
-    hours = None
+    hours, shapes = None, _shapes(config)
+    space = checkpoint_space(config, shapes)
     if rates is not None:
-        sizes = _num_parameters(config) if rates.billions is not None else {}
+        sizes = sizes_of(shapes) if rates.billions is not None else {}
         hours = {
             k: (num_sampled / sampling_rate(rates, sizes.get(k)) + num_trained / training_rate(rates, sizes.get(k)))
             / 3600
@@ -93,6 +100,8 @@ def _estimate_one(config: ExperimentConfig, rates: RateConfig | None) -> CostEst
         trained_tokens=num_trained * len(agents),
         busy_hours=None if hours is None else sum(hours.values()),
         occupied_hours=None if hours is None else occupied_hours(config, hours),
+        disk_gib=space.complete,
+        training_gib=space.training,
         basis="limit" if hours is None else "stated",
     )
 
@@ -130,14 +139,14 @@ def _relative_size(rates: RateConfig, parameters: int | None) -> float:
     return parameters / 1e9 / rates.billions if parameters is not None and rates.billions is not None else 1.0
 
 
-def _num_parameters(config: ExperimentConfig) -> dict[str, int]:
-    """Number of parameters of agents that are models of the paper, or whose folder is on this machine."""
+def _shapes(config: ExperimentConfig) -> dict[str, ModelShape]:
+    """Shapes of agents that are models of the paper, or whose folder is on this machine."""
     shapes = published_shapes(config)
     for k, agent in config.pair.agents.items():
         if k not in shapes and agent.path is not None and Path(agent.path).is_dir():
             with suppress(ModelError):  # planning reports the error
                 shapes[k] = folder_shape(Path(agent.path))
-    return sizes_of(shapes)
+    return shapes
 
 
 def num_rollouts(config: ExperimentConfig) -> int:

@@ -70,6 +70,7 @@ def model_shape(config: PretrainedConfig) -> ModelShape:
     )
 
 
+@cache
 def folder_shape(folder: Path) -> ModelShape:
     """Shape of the model in a folder.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import psutil
 
 from flows.grids.estimate import num_evaluation_responses
+from flows.planning.disk import CheckpointSpace, checkpoint_space
 from flows.planning.memory import GIB, gpu_gib, peak_gib
 from flows.probe.measure import Probe
 from hacpo_core.config import ExperimentConfig
@@ -34,6 +35,7 @@ class ProbeCost:
         memory_gib, min_gib: of the fullest GPU, or of the process on the CPU: with all responses at the limit, and
             with one response at a time.
         room_gib: memory of the GPU or, on the CPU, of the machine; None if it is not known.
+        disk: space of the run's checkpoints.
     """
 
     step_s: float
@@ -41,6 +43,7 @@ class ProbeCost:
     memory_gib: float
     min_gib: float
     room_gib: float | None
+    disk: CheckpointSpace
 
 
 def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
@@ -63,4 +66,5 @@ def probe_cost(config: ExperimentConfig, probe: Probe) -> ProbeCost:
     memory, min_memory = (
         peak_gib(config, shapes, gpu_gib=room or 0.0, is_least=is_least) for is_least in (False, True)
     )  # without a known GPU, vLLM's share counts as nothing
-    return ProbeCost(total_of(step_s), total_of(run_s) / 3600, memory, min_memory, room)
+    disk = checkpoint_space(config, shapes)
+    return ProbeCost(total_of(step_s), total_of(run_s) / 3600, memory, min_memory, room, disk)

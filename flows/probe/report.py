@@ -47,7 +47,8 @@ class ProbeReport:
             f"A step takes about {_figure(cost.step_s)} s, and {config.train.num_steps} steps with their evaluations "
             f"{_time(cost.run_hours)}, without optimizer steps, hand-overs of weights and checkpoints; an update is "
             f"estimated from forward passes. Planned memory: at most {_figure(cost.memory_gib)} GiB, with one response "
-            f"at a time {_figure(cost.min_gib)} GiB{room}."
+            f"at a time {_figure(cost.min_gib)} GiB{room}. Checkpoints take {_figure(cost.disk.training)} GiB while "
+            f"it trains, {_figure(cost.disk.complete)} afterwards."
         )
 
     def as_json(self) -> dict[str, Any]:

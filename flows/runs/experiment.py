@@ -31,6 +31,7 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.files import write_json
 from hacpo_core.phases.checkpoint import checkpoint
 from hacpo_core.phases.runner import Handle, Runner
+from hacpo_core.placement.checkpoints import drop_optimizers
 from hacpo_core.store.lock import ExperimentLock
 
 
@@ -175,5 +176,7 @@ def _finish(plan: Plan, experiment: Experiment, tracking: Tracking) -> Experimen
         "versions": version_tags(),
     }
     tracking.finish("FINISHED")  # before the result: a run that is killed here goes on, and closes MLflow's runs
+    if not plan.config.checkpoint.keep_optimizer:
+        drop_optimizers(plan.root)
     write_json(plan.root / RESULT_FILE, value)  # marks the experiment complete
     return ExperimentResult(root=plan.root, **value)

@@ -9,6 +9,8 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from flows.planning.disk import check_space
+from flows.planning.memory import folder_shape
 from flows.planning.plans import Plan, check_contents, initial_models, load_benchmarks
 from flows.runs.verifier import check_golds, verifier_pool
 from flows.service.gpu_locks import gpu_locks
@@ -26,7 +28,7 @@ from hacpo_core.experiment import Experiment
 from hacpo_core.files import read_json, write_json
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
 from hacpo_core.placement.base import Placement
-from hacpo_core.placement.checkpoints import Checkpoint, latest_checkpoint
+from hacpo_core.placement.checkpoints import Checkpoint, checkpoint_steps, latest_checkpoint
 from hacpo_core.records import Problem, WarmUpProgress
 from hacpo_core.store.ledger import Ledger
 from hacpo_core.store.lock import ExperimentLock
@@ -67,6 +69,7 @@ def open_experiment(
         initial = {
             name: model.make(progress=(progress or {}).get(name)) for name, model in initial_models(config).items()
         }
+        check_space(config, {name: folder_shape(folder) for name, folder in initial.items()}, plan.root)
         with closing(placement_of(config, plan.root, initial)) as placement:
             store = StepStore(plan.root)
             checkpoint = _open(placement, store)
@@ -119,7 +122,8 @@ def with_threads(config: ExperimentConfig, root: Path) -> ExperimentConfig:
 
 def _open(placement: Placement, store: StepStore) -> Checkpoint | None:
     """Load the agents from the newest checkpoint before which no step is missing: a missing step is trained again."""
-    num_complete, checkpoint = store.num_complete(), latest_checkpoint(store.root)
+    num_complete, steps = store.num_complete(), checkpoint_steps(store.root)
+    checkpoint = latest_checkpoint(store.root, end=num_complete if num_complete in steps[:1] else None)
     if checkpoint is not None and checkpoint.step > num_complete:
         _log.warning(
             "%s: step %d is missing or corrupt, before the checkpoint of step %d; training begins before it",

@@ -164,7 +164,7 @@ class Placement:
                 self._agents.pop(name).close()
             gc.collect()  # DeepSpeed's engine contains reference cycles
             release_unused(torch.device(self._config.engine.device))
-            agent = self._agents[name] = self._load(name, latest_checkpoint(self._root, at_most=version))
+            agent = self._agents[name] = self._load(name, latest_checkpoint(self._root, at_most=version, end=version))
         for step in range(agent.version + 1, version + 1):
             replay(agent, step)
         assert not agent.is_dirty and agent.version == version, "loaded at or below this version, then replayed"

@@ -182,13 +182,28 @@ def saved_model(root: Path, step: int, agent: str) -> SavedModel:
     return SavedModel(step, folder / agent, files, manifest["agents"][agent]["digest"])
 
 
-def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint | None:
+def drop_optimizers(root: Path) -> None:
+    """Remove the optimizer's states from all checkpoints of an experiment that is not trained any more.
+
+    Raises:
+        StoreError: a manifest cannot be read or written.
+    """
+    for folder in _folders(root):
+        manifest = read_json(folder / MANIFEST)
+        optimizers = [name for name in manifest["files"] if name.endswith(f"/{OPTIMIZER_FILE}")]
+        files = {name: digest for name, digest in manifest["files"].items() if name not in optimizers}
+        write_json(folder / MANIFEST, manifest | {"files": files})
+        for path in folder.glob(f"*/{OPTIMIZER_FILE}"):
+            path.unlink()
+
+
+def latest_checkpoint(root: Path, *, at_most: int | None = None, end: int | None = None) -> Checkpoint | None:
     """The newest checkpoint whose files are all intact; others are skipped with a warning.
 
     Args:
         root: the experiment's folder.
         at_most: latest step to consider.
-
+        end: step whose checkpoint may lack the optimizer's states, since nothing is trained on it.
     """
     for folder in _folders(root):
         if at_most is not None and int(folder.name) > at_most:
@@ -197,6 +212,9 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None) -> Checkpoint |
             manifest = read_json(folder / MANIFEST)
         except StoreError as error:
             _log.warning("skipping incomplete checkpoint %s: %s", folder, error)
+            continue
+        has_optimizers = all(f"{name}/{OPTIMIZER_FILE}" in manifest["files"] for name in manifest["agents"])
+        if manifest["step"] != end and not has_optimizers:
             continue
         altered = [
             name
@@ -222,7 +240,8 @@ def load_agent(
         return Agent(tokens, config, initial=initial, folder=initial, version=0)
     entry, folder = checkpoint.agents[tokens.name], checkpoint.folder / tokens.name
     agent = Agent(tokens, config, initial=initial, folder=folder, version=entry["version"])
-    agent.learner.load_optimizer_tensors(TensorFile(folder / OPTIMIZER_FILE), num_updates=entry["num_updates"])
+    if (folder / OPTIMIZER_FILE).is_file():  # else the run is complete
+        agent.learner.load_optimizer_tensors(TensorFile(folder / OPTIMIZER_FILE), num_updates=entry["num_updates"])
     digest = agent.fingerprint().digest
     if digest != entry["digest"]:
         raise StoreError(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.planning.compose import compose
+from flows.planning.disk import CheckpointSpace
 from flows.planning.memory import ModelShape
 from flows.planning.plans import Plan
 from flows.probe.cost import ProbeCost, probe_cost
@@ -43,7 +44,7 @@ AGENT = AgentProbe(
 )
 PAIR = PairProbe("qwen", "smol", 512, (0.31, 0.41, 0.52), 0.8, 1.0, 0.3, 0.2, 0.05, 0, 0, 0.5)
 BOUNDS = "median ratio 0.41, bounds 0.8 to 1"
-ROOM = ProbeCost(1.0, 1.0, memory_gib=2.0, min_gib=1.0, room_gib=8.0)
+ROOM = ProbeCost(1.0, 1.0, memory_gib=2.0, min_gib=1.0, room_gib=8.0, disk=CheckpointSpace(1.0, 3.0, 0.5))
 
 
 def config_of(*overrides: str, method: str = "hacpo") -> ExperimentConfig:

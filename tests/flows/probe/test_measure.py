@@ -138,7 +138,7 @@ def test_findings_of_the_distant_pair_name_agents_and_remedies(probe: Callable[.
 
 
 def test_update_without_a_single_advantage_is_reckoned_with_all_rows(probe: Callable[..., str]) -> None:
-    words = ["rollout.num_samples=1", "--problems", "4", "--json"]  # a group of one has no advantage
+    words = ["rollout.num_samples=2", "rollout.max_response_tokens=1", "--problems", "4", "--json"]  # all are wrong
     found = json.loads(probe("gspo", *words))
     for agent in found["agents"].values():
         assert agent["signal_share"] == 0

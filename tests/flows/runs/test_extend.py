@@ -30,7 +30,7 @@ def complete(planned: Plan) -> Plan:
 def test_extended_run_has_the_bits_of_one_run_of_its_length_and_leaves_the_shorter_as_it_is(
     small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], dict[str, Any]], tmp_path: Path
 ) -> None:
-    short = small_plan("hacpo", "train.num_steps=2")
+    short = small_plan("hacpo", "train.num_steps=2", "checkpoint.keep_optimizer=true")
     run_experiment(short, DirectRunner())
     before = outcome(short)
     longer = extend(short, 4)
@@ -52,6 +52,7 @@ def test_extended_run_has_the_bits_of_one_run_of_its_length_and_leaves_the_short
 @pytest.mark.parametrize(
     ("words", "num_steps", "why"),
     [
+        (("checkpoint.keep_optimizer=false",), 6, "its optimizer's states went when it was complete"),
         ((), 4, r"--steps: got 4, expected more than its 4"),
         (("optimizer.schedule=cosine",), 6, r"learning rates depend on the number of steps .*schedule=cosine.*anew"),
     ],
@@ -59,7 +60,7 @@ def test_extended_run_has_the_bits_of_one_run_of_its_length_and_leaves_the_short
 def test_run_that_cannot_be_extended_says_why(
     words: tuple[str, ...], num_steps: int, why: str, small_plan: Callable[..., Plan]
 ) -> None:
-    planned = small_plan("gspo", *words)
+    planned = small_plan("gspo", "checkpoint.keep_optimizer=true", *words)
     with pytest.raises(ConfigError, match="is not complete; finish it first"):
         extend(planned, 6)
     complete(planned)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dashboards.models.grids.matrix import scores_of
 from dashboards.models.listing import Runs
 from dashboards.models.scheduling import ScheduleView
+from flows.records.states import differing_fields
 from flows.service.experiment_state import state_of
 
 
@@ -18,8 +19,8 @@ from flows.service.experiment_state import state_of
 class RunRow:
     """A run; its reward of the last step and its accuracy at the last evaluation are means over agents.
 
-    Unknown numbers are None. `pair` is that of the grid that asked for it, and `health` names the rules whose findings
-    hold.
+    Unknown numbers are None. `pair` is that of the grid that asked for it, `health` names the rules whose findings
+    hold, and `differs` is what tells it from other runs of its pair, method and seed.
     """
 
     run: str
@@ -33,9 +34,10 @@ class RunRow:
     accuracy: float | None = None
     tokens: int | None = None
     updated: float | None = None
+    differs: str = ""
 
 
-COLUMNS = tuple(field.name for field in fields(RunRow))
+COLUMNS = tuple(field.name for field in fields(RunRow) if field.name != "differs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class RunChoice:
 
 def run_rows(runs: Runs, schedule: ScheduleView) -> list[RunRow]:
     """All runs of the folder, by id."""
-    return [_row(runs, name, schedule) for name in runs.names()]
+    rows = [_row(runs, name, schedule) for name in runs.names()]
+    differs = differing_fields(map(runs.root_of, runs.names()))
+    return [replace(row, differs=differs.get(row.run, "")) for row in rows]
 
 
 def _row(runs: Runs, name: str, schedule: ScheduleView) -> RunRow:

@@ -16,7 +16,7 @@ def list_runs(
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List a runs folder: id, state, step and each agent's last accuracies, newest first."""
+    """List a runs folder, newest first: id, state, step, each agent's last accuracies, and what tells runs apart."""
     from flows.records.states import run_records
 
     records = run_records(runs_dir, prefix)
@@ -33,7 +33,9 @@ def list_runs(
             f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in by_benchmark.items())
             for agent, by_benchmark in record["accuracy"].items()
         )
-        print(f"{record['id']:<{width}}  {record['state']:<11} {steps:>9}  {figures or record['reason']}".rstrip())
+        differs = f"  [{record['differs']}]" if record["differs"] else ""
+        text = f"{figures or record['reason']}{differs}"
+        print(f"{record['id']:<{width}}  {record['state']:<11} {steps:>9}  {text}".rstrip())
 
 
 def samples(

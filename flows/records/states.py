@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from flows.records.failures import Failure, read_failure
 from flows.records.files import experiments_dir
 from flows.records.progress import Progress, read_progress
-from hacpo_core.errors import StoreError
+from hacpo_core.config import flatten
+from hacpo_core.errors import StoreError, first_line
 from hacpo_core.files import read_json
 from hacpo_core.store.lock import is_locked
 
+_log = logging.getLogger(__name__)
 CONFIG_FILE = "config.yaml"
 RESULT_FILE = "result.json"
 """the result table; its presence marks an experiment as complete, unless it is corrupt"""
@@ -63,7 +71,8 @@ def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:
     """All runs whose ids have a beginning, newest first: state, steps, and by agent rewards, tokens and accuracies."""
     roots = [path.parent for path in experiments_dir(runs_dir).glob(f"{prefix}*/{CONFIG_FILE}")]
     records: list[dict[str, Any]] = []
-    for root in sorted(roots, key=lambda root: root.stat().st_mtime, reverse=True):
+    by_age = sorted(roots, key=lambda root: root.stat().st_mtime, reverse=True)
+    for root in by_age:
         status = experiment_status(root)
         record = {"id": root.name, "state": status.shown(status.state), "step": 0, "num_steps": None, "accuracy": {}}
         if (p := status.progress) is not None:
@@ -72,7 +81,36 @@ def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:
             agents = dict.fromkeys(e.agent for e in p.evaluations)
             record["accuracy"] = {agent: {e.benchmark: e.value for e in p.latest(agent)} for agent in agents}
         records.append(record | {"reason": status.reason})
-    return records
+    differs = differing_fields(by_age)
+    return [record | {"differs": differs.get(record["id"], "")} for record in records]
+
+
+def differing_fields(roots: Iterable[Path]) -> dict[str, str]:
+    """By id, the fields in which a run differs from others of its pair, method and seed, as `name=value`."""
+    families: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for root in roots:
+        with suppress(OSError):
+            file = root / CONFIG_FILE
+            config = _fields(file, file.stat().st_mtime_ns)
+            family = families.setdefault(tuple(map(config.get, ("pair.name", "method.name", "seed"))), {})
+            family[root.name] = config
+    differs = {}
+    for family in families.values():
+        names = {name: {str(config.get(name)) for config in family.values()} for name in next(iter(family.values()))}
+        for run, config in family.items():
+            own = [name for name, values in names.items() if len(values) > 1 and name in config]
+            differs[run] = ", ".join(f"{name}={config[name]}" for name in own)
+    return differs
+
+
+@lru_cache(maxsize=4096)
+def _fields(file: Path, _version: int) -> dict[str, Any]:
+    """A saved configuration's fields by dotted name; none if it is corrupt."""
+    try:
+        return flatten(yaml.load(file.read_bytes(), Loader=yaml.CSafeLoader))
+    except (yaml.YAMLError, AttributeError) as error:
+        _log.warning("%s is corrupt: %s", file, first_line(error))
+        return {}
 
 
 def _has_result(root: Path) -> bool:

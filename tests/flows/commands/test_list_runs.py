@@ -60,5 +60,18 @@ def test_list_takes_the_beginning_of_an_id_and_prints_json(runs_dir: Path) -> No
     assert "no experiment in" in CliRunner().invoke(app, ["list", "z", "--runs-dir", str(runs_dir)]).stdout
 
 
+def test_runs_of_one_pair_method_and_seed_say_in_which_fields_they_differ(tmp_path: Path) -> None:
+    for name, num_steps in (("p-m-s0-long", 9), ("p-m-s0-short", 2)):
+        config = {"pair": {"name": "p"}, "method": {"name": "m"}, "seed": 0, "train": {"num_steps": num_steps}}
+        (run_folder(tmp_path, name, 1, 0.0) / CONFIG_FILE).write_text(json.dumps(config), encoding="utf-8")
+    (run_folder(tmp_path, "q-m-s0-corrupt", 1, 0.0) / CONFIG_FILE).write_text("{", encoding="utf-8")
+    rows = json.loads(CliRunner().invoke(app, ["list", "--runs-dir", str(tmp_path), "--json"]).stdout)
+    assert {row["id"]: row["differs"] for row in rows} == {
+        "p-m-s0-long": "train.num_steps=9",
+        "p-m-s0-short": "train.num_steps=2",
+        "q-m-s0-corrupt": "",
+    }
+
+
 def test_version_is_the_packages() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"hacpo {version('hacpo')}\n"

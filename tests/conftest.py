@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,8 @@ from hacpo_core.records import Problem
 from tests.experiments_outcome import finish
 
 DATABASE = "prefect.db"
+MIN_FREE = 50 * 2**20
+"""bytes; with less, a test that fails says that the disk is full"""
 SMALL_PAIR = """
 pair:
   name: small
@@ -85,6 +89,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("system")
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A full disk ends the tests with one sentence instead of a traceback for each."""
+    report, folder = (yield), tempfile.gettempdir()
+    if report.failed and shutil.disk_usage(folder).free < MIN_FREE:
+        report.longrepr = f"the disk of {folder} is full; free some space, or set TMPDIR to another folder"
+        item.session.shouldfail = report.longrepr
+    return report
 
 
 @pytest.fixture(autouse=True)

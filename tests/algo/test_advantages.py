@@ -213,7 +213,7 @@ def test_guard_acts_as_often_as_the_record_of_decisions_says() -> None:
             guarded, differs_P = guard_binary(plain, *group), reward_PAG.flatten(1).std(dim=1) > 0
             assert abs((reward_PAG.mean(dim=2) - plain.mean_PA)[:, 0].mean()) < 1e-9, "of all problems 0"
             leads = [(reward_PAG.mean(dim=2) - b.mean_PA)[differs_P, 0].mean() for b in (guarded, plain)]
-            steps.append([(plain.mean_PA[:, 0] > 1).double().mean(), *leads])
+            steps.append([(guarded.mean_PA != plain.mean_PA)[:, 0].double().mean(), *leads])
         found.append([round(value, 3) for value in torch.tensor(steps).mean(dim=0).tolist()])
     expected = [[0.17, 0.03, 0.01], [0.32, 0.05, 0.02], [0.43, 0.09, 0.04]]
     assert found == [pytest.approx(values, abs=0.008) for values in expected], "docs/decisions.md#binary-guard"

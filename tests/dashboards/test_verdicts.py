@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dashboards.models.grids.matrix import GridComparisons
 from dashboards.models.listing import Runs
+from dashboards.report import differences
 from dashboards.report.cells import Variant
 from dashboards.report.differences import ComparisonSection
 from flows.records.gridfile import GridCell, GridRecord
@@ -46,3 +51,19 @@ def test_a_training_without_its_responses_has_no_verdict_and_says_why(runs_dir: 
     found = verdicts(runs_dir, grid, grid.cells)
     assert found.headline is None
     assert found.of()[GSPO].sentence.startswith("HACPO − GSPO: not yet (responses cannot be read: ")
+
+
+def test_responses_are_read_once_and_a_grid_is_compared_once(runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, runs, calls = write_grid(runs_dir), Runs(runs_dir), Counter[str]()
+    for name in ("read_responses", "crossed_difference"):
+        inner = getattr(differences, name)
+
+        def counted(*args: Any, name: str = name, inner: Any = inner, **options: Any) -> Any:
+            calls[name] += 1
+            return inner(*args, **options)
+
+        monkeypatch.setattr(differences, name, counted)
+    differences.problem_scores.cache_clear()
+    page = GridComparisons(runs.root_of)
+    assert page.of(grid, runs.status) is page.of(grid, runs.status)
+    assert calls == {"read_responses": len(grid.cells), "crossed_difference": 4}, "two agents, the pair, all pairs"

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -99,6 +100,16 @@ def test_crash_of_the_machine_is_one_sentence(
     limit = "import resource as r; r.setrlimit(r.RLIMIT_AS, (2**30, 2**30)); "
     code = f"{limit}from hacpo_core.verify.worker import limit_resources; limit_resources(2048)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0, "the verifier takes what the user may have"
+
+
+@pytest.mark.slow
+def test_full_disk_below_the_tests_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
+    folder = small_disk("24k")
+    words = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "tests/data/test_rows.py"]
+    done = subprocess.run(words, env=os.environ | {"TMPDIR": str(folder)}, capture_output=True, text=True)
+    said = f"the disk of {folder} is full; free some space, or set TMPDIR to another folder"
+    assert done.returncode == 2 and said in "".join(done.stdout.splitlines()[-2:]), done.stdout
+    assert "Errno" not in done.stdout + done.stderr and len(done.stdout.splitlines()) < 20, done.stdout
 
 
 def invoke(*words: str) -> None:

@@ -58,8 +58,6 @@ def why_not_extended(shorter: Plan, num_steps: int) -> str | None:
         return f"--steps: got {num_steps}, expected more than its {config.train.num_steps}"
     if read_final(shorter) is None:
         return "is not complete; finish it first, `hacpo resume`"
-    if not config.checkpoint.keep_optimizer:
-        return f"its optimizer's states went when it was complete; {anew} and checkpoint.keep_optimizer=true"
     if config.train.stop.metric is not None:
         return f"train.stop ends it by its accuracies, whatever its number of steps; {anew} and train.stop.metric=null"
     if config.optimizer.schedule != "constant":
@@ -67,6 +65,8 @@ def why_not_extended(shorter: Plan, num_steps: int) -> str | None:
             f"its learning rates depend on the number of steps (optimizer.schedule={config.optimizer.schedule}), so a "
             f"longer run differs from the first step on; {anew}"
         )
+    if not config.checkpoint.keep_optimizer:
+        return f"its optimizer's states went when it was complete; {anew} and checkpoint.keep_optimizer=true"
     if experiment_id(config, contents_of(config)) != shorter.id:
         return f"its models, data or code changed since, or it is of another version of hacpo; {anew}"
     return None

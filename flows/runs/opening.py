@@ -89,8 +89,7 @@ def open_experiment(
                     rewards=rewards,
                     opened_at=checkpoint,
                 )
-                sets = {name: benchmark.problems for name, benchmark in benchmarks.items()}
-                check_golds(plan.root, {**train_sets, **sets}, pool)
+                check_golds(plan.root, train_sets | {name: b.problems for name, b in benchmarks.items()}, pool)
                 with _synced(experiment.ledger.store):
                     yield experiment, benchmarks
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flows.planning.memory import GIB, ModelShape, num_trained
 from hacpo_core.config import ExperimentConfig
+from hacpo_core.config.counts import keeps_optimizer
 from hacpo_core.errors import CapacityError
 
 
@@ -28,7 +29,7 @@ def checkpoint_space(config: ExperimentConfig, shapes: Mapping[str, ModelShape])
     one = weights + sum(num_trained(config, shape) for shape in shapes.values()) * (12 if is_bf16 else 8) / GIB
     number = kept.keep + (kept.keep_best.num if kept.keep_best.metric is not None else 0)
     # A new checkpoint is complete before the oldest is removed.
-    return CheckpointSpace(one, (number + 1) * one, number * (one if kept.keep_optimizer else weights))
+    return CheckpointSpace(one, (number + 1) * one, number * (one if keeps_optimizer(config) else weights))
 
 
 def check_space(config: ExperimentConfig, shapes: Mapping[str, ModelShape], root: Path) -> None:

@@ -20,7 +20,7 @@ from flows.runs.opening import open_experiment
 from flows.runs.results import ExperimentResult, read_final, result_table
 from flows.runs.tracking import Tracking, plan_tracking_uri
 from hacpo_core.algorithm import train_step
-from hacpo_core.config.counts import benchmarks_after
+from hacpo_core.config.counts import benchmarks_after, keeps_optimizer
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.best import steps_to_keep
@@ -176,7 +176,7 @@ def _finish(plan: Plan, experiment: Experiment, tracking: Tracking) -> Experimen
         "versions": version_tags(),
     }
     tracking.finish("FINISHED")  # before the result: a run that is killed here goes on, and closes MLflow's runs
-    if not plan.config.checkpoint.keep_optimizer:
+    if not keeps_optimizer(plan.config):
         drop_optimizers(plan.root)
     write_json(plan.root / RESULT_FILE, value)  # marks the experiment complete
     return ExperimentResult(root=plan.root, **value)

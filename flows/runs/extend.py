@@ -11,6 +11,7 @@ from pathlib import Path
 from flows.planning.plans import Plan, contents_of, plan, save_plan
 from flows.runs.opening import THREADS_FILE
 from flows.runs.results import read_final
+from hacpo_core.config.counts import keeps_optimizer
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.errors import ConfigError
 from hacpo_core.files import make_folder
@@ -65,7 +66,7 @@ def why_not_extended(shorter: Plan, num_steps: int) -> str | None:
             f"its learning rates depend on the number of steps (optimizer.schedule={config.optimizer.schedule}), so a "
             f"longer run differs from the first step on; {anew}"
         )
-    if not config.checkpoint.keep_optimizer:
+    if not keeps_optimizer(config):
         return f"its optimizer's states went when it was complete; {anew} and checkpoint.keep_optimizer=true"
     if experiment_id(config, contents_of(config)) != shorter.id:
         return f"its models, data or code changed since, or it is of another version of hacpo; {anew}"

@@ -30,6 +30,11 @@ def has_reference(config: ExperimentConfig) -> bool:
     return bool(config.method.objective.kl_coef > 0)
 
 
+def keeps_optimizer(config: ExperimentConfig) -> bool:
+    """Whether a complete run keeps its optimizer's states; adapters lie in the same file."""
+    return config.checkpoint.keep_optimizer or config.engine.lora.rank > 0
+
+
 def scores_own(config: ExperimentConfig) -> bool:
     """Whether the learner scores its own rows before the first update: the sampler's values are not its own."""
     return config.old_logprobs == "learner" and not sampler_of(config.engine).samples_as_learner(config.engine)

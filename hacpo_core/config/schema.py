@@ -156,7 +156,8 @@ class CheckpointConfig:
     keep: int = setting(2, "number of newest checkpoints to keep", at_least=1)
     keep_best: KeepBestConfig = setting(KeepBestConfig, "checkpoints that stay beside the newest ones")
     keep_optimizer: bool = setting(
-        False, "keep the optimizer's states of a complete run, from which `hacpo resume --steps` goes on"
+        False,
+        "keep the optimizer's states of a complete run, for `hacpo resume --steps`; adapters keep theirs",
     )
     accept_divergence: bool = setting(
         False, "continue with a warning, instead of stopping, if a replayed update differs from the recorded one"

@@ -76,7 +76,7 @@ def agent_of(planned: Plan, name: str, step: int) -> Agent:
     config = planned.config
     initial = InitialModel(name, config.pair.agents[name], Path(config.runtime.runs_dir) / "models").make()
     tokens = AgentTokenizer(name, config.pair.agents[name], initial=initial)
-    return load_agent(tokens, latest_checkpoint(planned.root, at_most=step), config=config, initial=initial)
+    return load_agent(tokens, latest_checkpoint(planned.root, at_most=step, end=step), config=config, initial=initial)
 
 
 def check_same_logits(planned: Plan, name: str, folder: Path, step: int) -> None:

@@ -42,8 +42,9 @@ class CostEstimate:
     busy_hours: float | None
     occupied_hours: float | None
     disk_gib: float
-    """of the checkpoints once all is complete, and while one trains"""
-    training_gib: float
+    """of all checkpoints once all experiments are complete"""
+    disk_training_gib: float
+    """of the checkpoints of one experiment while it trains"""
     basis: str
     """stated | limit (responses of maximum length, no known rate)"""
 
@@ -65,7 +66,7 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
         busy_hours=_sum([part.busy_hours for part in parts]),
         occupied_hours=_sum([part.occupied_hours for part in parts]),
         disk_gib=sum(part.disk_gib for part in parts),
-        training_gib=max((part.training_gib for part in parts), default=0.0),
+        disk_training_gib=max((part.disk_training_gib for part in parts), default=0.0),
         basis="stated" if grid.config.rates is not None else "limit",
     )
 
@@ -101,7 +102,7 @@ def _estimate_one(config: ExperimentConfig, rates: RateConfig | None) -> CostEst
         busy_hours=None if hours is None else sum(hours.values()),
         occupied_hours=None if hours is None else occupied_hours(config, hours),
         disk_gib=space.complete,
-        training_gib=space.training,
+        disk_training_gib=space.training,
         basis="limit" if hours is None else "stated",
     )
 

@@ -64,7 +64,7 @@ def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
         f"{experiments_text(cost.experiments)}, {cost.rollouts:,} rollouts, "
         f"{cost.evaluation_responses:,} evaluation responses, "
         f"{cost.sampled_tokens:,.0f} tokens sampled, {cost.trained_tokens:,.0f} trained on, "
-        f"{hours} ({basis}), checkpoints of {cost.disk_gib:,.1f} GiB, {cost.training_gib:,.1f} while one trains"
+        f"{hours} ({basis}), checkpoints of {cost.disk_gib:,.1f} GiB, {cost.disk_training_gib:,.1f} while one trains"
     )
 
 

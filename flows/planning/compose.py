@@ -92,10 +92,7 @@ def compose(
     _check_agent_overrides(override_layer, layers[2][1])
     if not any(section_of(layer, "method").get("name") for _, layer in layers[2:]):
         raise ConfigError(f"method {method}: got no method.name, which identifies the method's runs; add one")
-    config = _with_parts(
-        merged(ExperimentConfig, layers, remedy="see hacpo fields, or hacpo fields WORD"),
-        layers,
-    )
+    config = _with_parts(merged(ExperimentConfig, layers, remedy="see hacpo fields, or hacpo fields WORD"), layers)
     config = _with_templates(_with_problem_sets(config, [layer for _, layer in layers]))
     explicit = [*_field_names(override_layer), *_field_names(entry)]
     validate(config, overrides=explicit)

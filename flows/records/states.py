@@ -87,18 +87,18 @@ def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:
 
 def differing_fields(roots: Iterable[Path]) -> dict[str, str]:
     """By id, the fields in which a run differs from others of its pair, method and seed, as `name=value`."""
-    families: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    families: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
     for root in roots:
         with suppress(OSError):
             file = root / CONFIG_FILE
             config = _fields(file, file.stat().st_mtime_ns)
-            family = families.setdefault(tuple(map(config.get, ("pair.name", "method.name", "seed"))), {})
-            family[root.name] = config
+            names = tuple(str(config.get(name)) for name in ("pair.name", "method.name", "seed"))
+            families.setdefault(names, {})[root.name] = config
     differs = {}
     for family in families.values():
-        names = {name: {str(config.get(name)) for config in family.values()} for name in next(iter(family.values()))}
+        values = {name: {str(config.get(name)) for config in family.values()} for name in next(iter(family.values()))}
         for run, config in family.items():
-            own = [name for name, values in names.items() if len(values) > 1 and name in config]
+            own = [name for name in config if len(values.get(name, ())) > 1]
             differs[run] = ", ".join(f"{name}={config[name]}" for name in own)
     return differs
 

@@ -119,6 +119,7 @@ def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
                 if ratio is not None and not pd.isna(ratio):
                     effect += f" s {ratio:.3f}{' stopped' if stopped else ''}"
                 effects.append(effect)
-            verdict = f"{row['status']} {row['reason']}, answer {row['extracted']}".replace(" ,", ",")
-            print(f"--- {row['agent']} #{row['sample']} {verdict}  [{'; '.join(effects)}]")
+            answer = "no answer" if pd.isna(row["extracted"]) else f"answer {row['extracted']}"
+            verdict = f"{row['status']} {row['reason']}".strip()
+            print(f"--- {row['agent']} #{row['sample']} {verdict}, {answer}  [{'; '.join(effects)}]")
             print(row["text"])

@@ -3,7 +3,8 @@
     checkpoints/000010/manifest.json        files and SHA-256 digests, written last; states of the parts
     checkpoints/000010/<agent>/             a Hugging Face model folder (safetensors weights, tokenizer) ...
     checkpoints/000010/<agent>/optimizer.safetensors   ... AdamW's states, and fp32 master weights if there are any;
-                                                       adapters, which are merged in the model folder
+                                                       adapters, which are merged in the model folder. A complete
+                                                       run drops this file, see `checkpoint.keep_optimizer`
 
 No random state is stored: random numbers depend only on (seed, step, agent, problem, sample).
 """
@@ -203,7 +204,8 @@ def latest_checkpoint(root: Path, *, at_most: int | None = None, end: int | None
     Args:
         root: the experiment's folder.
         at_most: latest step to consider.
-        end: step whose checkpoint may lack the optimizer's states, since nothing is trained on it.
+        end: step whose checkpoint may lack the optimizer's states, since nothing is trained on it; checkpoints of
+            other steps that lack them are skipped without a warning.
     """
     for folder in _folders(root):
         if at_most is not None and int(folder.name) > at_most:

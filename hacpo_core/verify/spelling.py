@@ -56,16 +56,7 @@ _SIGN_OF = {name: sign for sign, names in named("sign").items() for name in name
 _NAME_OF = {other: name for name, names in named("name").items() for other in names.split()}
 _LAYOUT, _DROPPED, _TEXT = set(words("layout")), set(words("dropped")), set(words("text"))
 ACCENTS, _PLAIN_NAMES = set(words("accent")), set(words("plain"))
-_SIGN_OF_WORD = {
-    "infinity": "∞",
-    "degree": "°",
-    "degrees": "°",
-    "usd": "$",
-    "eur": "€",
-    "gbp": "£",
-    "inr": "₹",
-    "rs": "₹",
-}
+_SIGN_OF_WORD = {word: sign for sign, names in named("spoken").items() for word in names.split()}
 _TOKEN = re.compile(
     r"(?P<blank>(?:\\[ ,;:!>]|~|\\(?:qq?uad|enspace|thinspace)(?![A-Za-z])|\s)*)"
     r"(?:(?P<rows>\\\\(?: ?\[[\d.]+ ?[a-z]{2}\])?)"

@@ -20,10 +20,11 @@ from flows.planning.memory import (
 )
 from hacpo_core.config import AUTO, ExperimentConfig
 from hacpo_core.config.counts import num_sources, sharing_agents
+from hacpo_core.data.rows import warn_once
 from hacpo_core.errors import CapacityError, ConfigError
 
-MARGIN_GIB = 3.0
-"""part of a GPU that no sampler's share takes: NCCL's buffers, CUDA graphs and fragmentation are not in the sums"""
+MARGIN_GIB = 2.0
+"""part of a GPU that plans leave free: fragmentation is not in the sums"""
 MAX_SHARE = 0.9
 _TINY = ModelShape(0, 0, 0, 0, 0, 0, 0)
 
@@ -123,6 +124,8 @@ def _shapes_of_all(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -
 def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> None:
     """Raise CapacityError if agents of these shapes cannot fit, even with one response at a time.
 
+    A plan whose full passes leave less than `MARGIN_GIB` gets a warning.
+
     Args:
         config: the experiment's.
         shapes: of its agents, as far as they are known.
@@ -143,6 +146,14 @@ def check_fits(config: ExperimentConfig, shapes: Mapping[str, ModelShape]) -> No
         raise CapacityError(
             f"engine: agents of {billions} billion parameters need at least {min_gib:.1f} GiB of GPU memory, but the "
             f"GPU has {room:.1f}; {_remedy(config, shapes, room)}"
+        )
+    memory = memory_of_agents(config, shapes, gpu_gib=room)
+    updating = max(used_gib(config, memory, lambda needs: needs.updating).values())
+    if updating > room - MARGIN_GIB:
+        warn_once(
+            f"agents of {billions} billion parameters may run out of memory: full passes need up to {updating:.1f} "
+            f"GiB, and a plan leaves {MARGIN_GIB:g} of the GPU's {room:.1f} free; lower engine.micro_batch_tokens, or "
+            "set engine.gradient_checkpointing=true"
         )
 
 

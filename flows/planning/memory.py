@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import checkpointing, has_reference, longest_sequence, num_ranks, recomputed_layers
-from hacpo_core.config.engine import MAX_PLACES
 from hacpo_core.config.samplers import sampler_of
+from hacpo_core.engines.deepspeed.settings import MAX_BUCKET
 from hacpo_core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ AFTER_UPDATE_GIB = 1.5
 """memory that a learner still holds after an update, beside weights and optimizer; measured on an H200"""
 CONTEXT_GIB = 0.5
 """CUDA context of a process; an assumption"""
+NCCL_GIB = 0.5
+"""buffers of NCCL's channels between an agent's ranks; an assumption"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,10 @@ def agent_memory(
         reference=weights / GIB if has_reference(config) and engine.lora.rank == 0 else 0.0,
         gradients=learner.gradients / GIB,
         optimizer=learner.optimizer / GIB,
-        activations=_update_bytes(config, shape, num_recomputed, is_least=is_least) / GIB,
+        activations=_update_bytes(config, shape, ranks, num_recomputed, is_least=is_least) / GIB,
         sampler=sampler / GIB,
-        asleep=kind.asleep_gib if engine.device != "cpu" else 0.0,
-        always=_always_bytes(config, shape, width) / GIB,
+        asleep=kind.asleep_gib(engine),
+        always=_always_bytes(config, shape, ranks) / GIB,
     )
 
 
@@ -207,18 +209,23 @@ def _ranks(first_stage: int, stage: int, ranks: int) -> int:
     return ranks if stage >= first_stage else 1
 
 
-def _update_bytes(config: ExperimentConfig, shape: ModelShape, num_recomputed: int, *, is_least: bool) -> float:
-    """Bytes of the activations, logits and head of a pass that trains."""
+def _update_bytes(
+    config: ExperimentConfig, shape: ModelShape, ranks: int, num_recomputed: int, *, is_least: bool
+) -> float:
+    """Bytes of the activations, logits, head and exchanged gradients of a pass that trains."""
     engine, rollout = config.engine, config.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     tokens = longest if is_least else max(longest, engine.micro_batch_tokens)
-    max_places = 0 if is_least or engine.row_layout == "padded" else MAX_PLACES * engine.micro_batch_tokens
+    max_places = 0 if is_least or engine.row_layout == "padded" else engine.max_places * engine.micro_batch_tokens
     places = max(1.0, max_places / tokens)
     activations = tokens * _activation_bytes(shape, _width(config), num_recomputed, places=places)
-    return activations + 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape)
+    # DeepSpeed's bucket in the type that ranks exchange, and the gradients that are pending or on their way from it.
+    width = 4 if engine.deepspeed.stage == 1 else _width(config)
+    bucket = 2 * width * min(MAX_BUCKET, num_trained(config, shape)) if ranks > 1 else 0.0
+    return activations + 3 * engine.logprob_chunk_mb * 2**20 + _head_bytes(config, shape) + bucket
 
 
-def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> float:
+def _always_bytes(config: ExperimentConfig, shape: ModelShape, ranks: int) -> float:
     """Bytes on the GPU beside the agent's tensors, whatever it does."""
     engine = config.engine
     if engine.device == "cpu":
@@ -227,7 +234,9 @@ def _always_bytes(config: ExperimentConfig, shape: ModelShape, width: int) -> fl
     always = (AFTER_UPDATE_GIB + num_contexts * CONTEXT_GIB) * GIB
     if engine.learner == "deepspeed" and engine.deepspeed.offload_optimizer:
         max_buffer = shape.hidden_size * max(shape.vocab_size, shape.query_width, shape.intermediate_size)
-        always += width * max_buffer  # temp_grad_buffer_for_gpu_offload
+        always += _width(config) * max_buffer  # temp_grad_buffer_for_gpu_offload
+    if ranks > 1:
+        always += NCCL_GIB * GIB
     return always
 
 
@@ -249,7 +258,7 @@ def _activation_bytes(shape: ModelShape, width: int, num_recomputed: int, places
 
 
 def _layer_bytes(shape: ModelShape, width: int, places: float) -> float:
-    """Of a token; attention keeps queries, keys, values and results for each of its places, see `MAX_PLACES`."""
+    """Of a token; attention keeps queries, keys, values and results for each of its places, see `max_places`."""
     heads = shape.query_width + shape.kv_width
     attended = 2 * width * places * heads
     if width == 2:  # norms are computed and saved in fp32

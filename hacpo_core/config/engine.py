@@ -8,8 +8,6 @@ from hacpo_core.config.fields import setting, unless, when
 
 AUTO = "auto"
 """value of placement.num_ranks and a sampler's share of a GPU that planning replaces by numbers, and of num_threads"""
-MAX_PLACES = 4
-"""most positions for attention per token of engine.micro_batch_tokens: there, rows repeat prompts and are padded"""
 START_LIMIT_S = 1800.0
 """longest wait for vLLM to start, and for a Ray cluster to answer and to place an agent's processes: a cold machine
 compiles kernels for many minutes"""
@@ -171,6 +169,15 @@ class EngineConfig:
     def logprob_chunk_mb(self) -> int:
         """Size of one chunk of fp32 logits, MiB; up to three such buffers exist at a time."""
         return 1024 if self.device == "cuda" else 64
+
+    @property
+    def max_places(self) -> float:
+        """Most positions for attention per token of micro_batch_tokens: there, rows repeat prompts and are padded.
+
+        With 2, rows of 300 tokens need a twentieth more passes than with 4, rows of 1,200 none; but what a GPU saves
+        for the backward pass is bounded by it.
+        """
+        return 2.0 if self.device == "cuda" else 4.0
 
 
 _NOT_RAY = unless("placement.kind", "ray")

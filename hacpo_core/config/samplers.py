@@ -20,12 +20,14 @@ class TransformersKind:
     """its name in messages"""
     shares_weights: ClassVar[bool] = True
     """whether it samples from the learner's own weights, instead of a copy in processes of its own"""
-    asleep_gib: ClassVar[float] = 0.0
-    """GPU memory that it holds after `rest`, GiB, beside the context of a process of its own"""
 
     def why_unfit(self, config: ExperimentConfig) -> str | None:
         """Why it cannot work in this configuration, as "field: got ..., expected ...; remedy"; None if it can."""
         return None
+
+    def asleep_gib(self, engine: EngineConfig) -> float:
+        """GPU memory that it holds after `rest`, GiB, beside the context of a process of its own."""
+        return 0.0
 
     def gpus_per_process(self, engine: EngineConfig) -> int:
         """GPUs that each process of an agent needs, at least 1; a CPU device needs none."""
@@ -59,7 +61,6 @@ class VllmKind(TransformersKind):
 
     title = "vLLM"
     shares_weights = False
-    asleep_gib = 1.0  # an assumption
 
     def why_unfit(self, config: ExperimentConfig) -> str | None:
         """Memory share and filtered sampling."""
@@ -78,6 +79,10 @@ class VllmKind(TransformersKind):
                 "engine.sampler=transformers"
             )
         return None
+
+    def asleep_gib(self, engine: EngineConfig) -> float:
+        """An assumption: CUDA graphs stay while an engine sleeps."""
+        return 0.0 if engine.device == "cpu" else 0.5 if engine.vllm.enforce_eager else 1.5
 
     def gpus_per_process(self, engine: EngineConfig) -> int:
         """Those over which tensors are split."""

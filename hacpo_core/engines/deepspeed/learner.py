@@ -165,7 +165,9 @@ class DeepspeedLearner(BaseLearner):
 
     def _row_groups(self, rows: TokenRows) -> list[list[int]]:
         """Rows of each pass that a single process would make."""
-        return row_groups(rows, layout=self.layout, max_tokens=self._engine.micro_batch_tokens)
+        engine = self._engine
+        budget = engine.micro_batch_tokens
+        return row_groups(rows, layout=self.layout, max_tokens=budget, max_places=engine.max_places)
 
     def _deal(self, rows: TokenRows) -> list[list[int]]:
         return deal(rows.lengths_B.tolist(), num_ranks=self._num_ranks)

@@ -131,8 +131,11 @@ class BaseLearner(ABC):
 
     def _forward_passes(self, rows: TokenRows) -> Iterator[ForwardPass]:
         # On CUDA, attention's kernels make a plan for each new shape of a block, 20 to 70 ms long.
-        unit, max_tokens = 128 if self._device.type == "cuda" else 1, self._engine.micro_batch_tokens
-        return forward_passes(rows, layout=self.layout, max_tokens=max_tokens, block_unit=unit)
+        unit, engine = 128 if self._device.type == "cuda" else 1, self._engine
+        budget = engine.micro_batch_tokens
+        return forward_passes(
+            rows, layout=self.layout, max_tokens=budget, max_places=engine.max_places, block_unit=unit
+        )
 
     def update(
         self,

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hacpo_core.columns import TokenRows
-from hacpo_core.config.engine import MAX_PLACES
 
 BLOCK_SHARE = 0.75
 """a block's shortest row is at least this share of its longest one; at most a quarter of its places are padding"""
@@ -77,21 +76,24 @@ class ForwardPass:
         return replace(self, **moved)
 
 
-def forward_passes(rows: TokenRows, *, layout: str, max_tokens: int, block_unit: int = 1) -> Iterator[ForwardPass]:
+def forward_passes(
+    rows: TokenRows, *, layout: str, max_tokens: int, max_places: float = 4.0, block_unit: int = 1
+) -> Iterator[ForwardPass]:
     """All rows, each in exactly one pass. The result depends on the arguments only.
 
     Args:
         rows: each with at least one prompt token and one response token.
         layout: "padded" or "shared_prompts".
         max_tokens: budget of one pass, with the padding of padded rows; a longer row gets a pass of its own.
+        max_places: of shared prompts, per token of the budget.
         block_unit: blocks of shared prompts are padded to a multiple of it.
     """
-    for group in row_groups(rows, layout=layout, max_tokens=max_tokens):
+    for group in row_groups(rows, layout=layout, max_tokens=max_tokens, max_places=max_places):
         part = rows.take(group)
         yield _padded_pass(part, group) if layout == "padded" else _shared_pass(part, group, block_unit)
 
 
-def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[int]]:
+def row_groups(rows: TokenRows, *, layout: str, max_tokens: int, max_places: float = 4.0) -> list[list[int]]:
     """Positions of the rows of each of `forward_passes`."""
     lengths_B = rows.lengths_B
     if layout == "padded":
@@ -101,7 +103,7 @@ def row_groups(rows: TokenRows, *, layout: str, max_tokens: int) -> list[list[in
     np.maximum.at(longest_U, rows.prompt_B, lengths_B)
     np.minimum.at(first_U, rows.prompt_B, np.arange(len(rows)))
     order = np.lexsort((-lengths_B, first_U[rows.prompt_B], -longest_U[rows.prompt_B]))
-    return _packed_groups(rows, order.tolist(), max_tokens)
+    return _packed_groups(rows, order.tolist(), max_tokens, max_places * max_tokens)
 
 
 def micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
@@ -120,10 +122,10 @@ def micro_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]
     return groups
 
 
-def _packed_groups(rows: TokenRows, order: Sequence[int], max_tokens: int) -> list[list[int]]:
+def _packed_groups(rows: TokenRows, order: Sequence[int], max_tokens: int, max_places: float) -> list[list[int]]:
     """Row positions in this order, grouped so that tokens, a prompt counted once, and places stay within the budget."""
     groups: list[list[int]] = []
-    max_row_tokens = MAX_PLACES * BLOCK_SHARE * max_tokens
+    max_row_tokens = BLOCK_SHARE * max_places
     prompts: set[int] = set()
     num_tokens = num_row_tokens = 0
     for row in order:

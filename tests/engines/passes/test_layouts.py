@@ -95,6 +95,22 @@ def test_prompt_that_many_rows_share_ends_a_pass_before_attention_copies_it_too_
     ]  # 5 x 21 row tokens could need more than 4 x 30 places
 
 
+def test_two_places_a_token_bound_attention_and_cost_few_passes() -> None:
+    """GPUs: what the planner counts is what passes hold, with the lengths of short and of long solutions."""
+    for mean_log, max_increase in ((5.4, 1.1), (6.8, 1.0)):
+        random = np.random.default_rng(0)
+        prompts = [tuple(range(length)) for length in random.integers(60, 300, 64)]
+        lengths = np.clip(random.lognormal(mean_log, 0.8, 1024), 20, 4096).astype(int).tolist()
+        rows = token_rows([Request(prompts[n // 16], (1,) * length) for n, length in enumerate(lengths)])
+        few, many = (
+            list(forward_passes(rows, layout="shared_prompts", max_tokens=8192, max_places=number, block_unit=128))
+            for number in (2.0, 4.0)
+        )
+        blocks = [forward.places.blocks for forward in few if forward.places]
+        assert max(sum(a * b for a, b in parts) for parts in blocks) <= 2.05 * 8192
+        assert len(few) <= max_increase * len(many)
+
+
 def test_passes_of_solutions_are_filled_to_more_than_85_percent() -> None:
     random = np.random.default_rng(0)
     rows = []

@@ -103,7 +103,7 @@ def test_torch_learner_in_bf16_holds_twenty_bytes_per_weight() -> None:
     cache = (1024 + 8196) * 2 * 10 * 50 * 2 * 32 / 2**30
     assert found.sampler == pytest.approx(cache)
     tokens, logits = 16384, 3 * 1024 * 2**20
-    layers = 10 * 2 * 100 + 16 * 100 + 8 * 300 + (6 + 4 * 4) * 150  # four places for attention
+    layers = 10 * 2 * 100 + 16 * 100 + 8 * 300 + (6 + 4 * 2) * 150  # two places for attention
     assert found.activations == pytest.approx((tokens * layers + logits) / 2**30)
     assert found.always == 1.5, "what stays after an update; the context of the one process is counted once"
     assert found.updating == pytest.approx(20.0 + found.activations + 1.5)
@@ -119,6 +119,17 @@ def test_each_stage_divides_one_thing_more_among_four_ranks(stage: int, expected
 def test_sum_of_gradients_takes_four_bytes_a_weight() -> None:
     one = agent_memory(config_of(), BILLION, ranks=1, gpu_gib=79)
     assert one.gradients == 4.0, "stage 1, the step's copies in host memory"
+
+
+@pytest.mark.parametrize(("stage", "width"), [(1, 4), (2, 2)])
+def test_several_ranks_hold_a_bucket_its_pending_gradients_and_buffers_of_nccl(stage: int, width: int) -> None:
+    config = config_of(f"engine.deepspeed.stage={stage}", "engine.deepspeed.offload_optimizer=false")
+    alone, together = (agent_memory(config, BILLION, ranks=ranks, gpu_gib=79) for ranks in (1, 4))
+    assert together.activations - alone.activations == pytest.approx(2 * width * 500_000_000 / 2**30)
+    assert together.always - alone.always == 0.5
+    graphs, eager = (config_of(f"engine.vllm.enforce_eager={is_eager}", hardware="one_gpu_vllm") for is_eager in "01")
+    asleep = [agent_memory(config, BILLION, ranks=1, gpu_gib=79).asleep for config in (graphs, eager)]
+    assert asleep == [1.5, 0.5], "CUDA graphs stay"
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -165,15 +176,15 @@ def test_offloaded_optimizer_keeps_a_buffer_for_the_largest_gradient_on_the_gpu(
     assert always("engine.learner=torch", shape=large) == 1.5
 
 
-def test_engine_that_sleeps_keeps_a_gibibyte_beside_the_agent_that_works() -> None:
+def test_engine_that_sleeps_keeps_one_and_a_half_gibibytes_beside_the_agent_that_works() -> None:
     words = ("engine.learner=torch", "engine.vllm.memory_share=0.5")
     found = agent_memory(config_of(*words, hardware="one_gpu_vllm"), BILLION, ranks=1, gpu_gib=80)
     assert found.sampling == 2.0 + 40.0 + 12.0 + 2.0
-    assert found.resting == 2.0 + 1.0 + 12.0 + 2.0
-    assert found.updating == pytest.approx(20.0 + found.activations + 1.0 + 2.0)
+    assert found.resting == 2.0 + 1.5 + 12.0 + 2.0
+    assert found.updating == pytest.approx(20.0 + found.activations + 1.5 + 2.0)
     shapes = dict.fromkeys(config_of().pair.agents, BILLION)
     config = config_of(*words, hardware="one_gpu_vllm")
-    assert peak_gib(config, shapes, gpu_gib=80, is_least=True) == 56.0 + 17.0 + 0.5, "and a context of all learners"
+    assert peak_gib(config, shapes, gpu_gib=80, is_least=True) == 56.0 + 17.5 + 0.5, "and a context of all learners"
 
 
 @pytest.mark.parametrize(

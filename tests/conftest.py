@@ -64,7 +64,6 @@ evaluate:
   every: 2
   during: [dev]
   final: [dev, test]
-  max_response_tokens: 40
   benchmarks:
     dev: {file: p.jsonl, template: "{problem}", limit: 8}
     test: {file: p.jsonl, template: "{problem}", limit: 8}

@@ -21,10 +21,10 @@ from flows.grids.planner import GridPlan, RateConfig
 from flows.planning.disk import checkpoint_space
 from flows.planning.memory import ModelShape, folder_shape, published_shapes, sizes_of
 from flows.planning.plans import Plan
-from hacpo_core.config import BenchmarkConfig, ExperimentConfig
+from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import benchmarks_after, num_gpus, num_processes, num_ranks, num_samples, num_sources
-from hacpo_core.data.arithmetic import split_expressions
-from hacpo_core.errors import ModelError
+from hacpo_core.data.benchmarks import load_benchmark
+from hacpo_core.errors import DataError, ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,22 +156,18 @@ def num_rollouts(config: ExperimentConfig) -> int:
 
 
 def num_evaluation_responses(config: ExperimentConfig) -> int:
-    """Number of responses of one agent in all evaluations; a benchmark of unknown size counts 0."""
-    return sum(
-        num_problems(benchmark) * benchmark.num_samples
-        for benchmarks in evaluations(config)
-        for benchmark in benchmarks
-    )
+    """Number of responses of one agent in all evaluations; of a benchmark without `count`, its file's."""
+    benchmarks = config.evaluate.benchmarks
+    responses = {name: _num_problems(config, name) * benchmark.num_samples for name, benchmark in benchmarks.items()}
+    steps = range(config.train.num_steps + 1)
+    return sum(responses[name] for step in steps for name in dict.fromkeys(benchmarks_after(config, step)))
 
 
-def evaluations(config: ExperimentConfig) -> list[list[BenchmarkConfig]]:
-    """The benchmarks of each evaluation of an experiment, in order."""
-    names_by_step = [benchmarks_after(config, step) for step in range(config.train.num_steps + 1)]
-    return [[config.evaluate.benchmarks[name] for name in dict.fromkeys(names)] for names in names_by_step if names]
-
-
-def num_problems(benchmark: BenchmarkConfig) -> int:
-    """Number of evaluated problems; 0 if the declaration does not state the size of the benchmark."""
-    is_embedded = benchmark.kind == "arithmetic"
-    stated = len(split_expressions(benchmark.split)) if is_embedded else benchmark.count  # type: ignore[arg-type]
-    return min((size for size in (stated, benchmark.limit) if size), default=0)
+def _num_problems(config: ExperimentConfig, name: str) -> int:
+    """Number of evaluated problems of a benchmark; 0 if no size is declared and its file is not here."""
+    benchmark = config.evaluate.benchmarks[name]
+    if benchmark.count is not None:
+        return min(benchmark.count, benchmark.limit or benchmark.count)
+    with suppress(DataError):  # planning reports the error
+        return len(load_benchmark(name, benchmark, config.data).problems)
+    return 0

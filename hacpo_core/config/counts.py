@@ -141,5 +141,5 @@ def occupied_gpus(config: ExperimentConfig) -> int:
 
 def longest_sequence(config: ExperimentConfig) -> int:
     """Largest number of tokens of a prompt and its response together, in training and evaluation."""
-    limits = [b.max_response_tokens or config.evaluate.max_response_tokens for b in config.evaluate.benchmarks.values()]
+    limits = [benchmark.max_response_tokens or 0 for benchmark in config.evaluate.benchmarks.values()]
     return config.rollout.max_prompt_tokens + max(config.rollout.max_response_tokens, *limits, 0)

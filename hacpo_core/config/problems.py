@@ -151,7 +151,7 @@ class BenchmarkConfig(ProblemSetConfig):
         at_most=1,
     )
     max_response_tokens: int | None = setting(
-        None, "response limit; null: evaluate.max_response_tokens", unit="tokens", at_least=1
+        None, "response limit; null: rollout.max_response_tokens", unit="tokens", at_least=1
     )
     limit: int | None = setting(None, "use only the first problems of the set; null: all", at_least=1)
 
@@ -170,12 +170,6 @@ class EvaluateConfig:
         list, "benchmarks: names from experiments/benchmarks, YAML files, or names declared under evaluate.benchmarks"
     )
     final: list[str] = setting(list, "benchmarks, as in `during`")
-    max_response_tokens: int = setting(
-        8196,
-        "response limit of benchmarks without their own",
-        unit="tokens",
-        at_least=1,
-    )
     benchmarks: dict[str, BenchmarkConfig] = setting(
         dict,
         "declarations of the benchmarks; fields not set here come from experiments/benchmarks",

@@ -41,7 +41,8 @@ def check_prompts(
     if not sampler.shares_weights and (whole is None or of_sampler < whole):
         whole, remedy = of_sampler, f"let {sampler.title} take more than {of_sampler} tokens"
     for benchmark in benchmarks:
-        response = benchmark.config.max_response_tokens or config.evaluate.max_response_tokens
+        response = benchmark.config.max_response_tokens or config.rollout.max_response_tokens
+        limit_field = f"evaluate.benchmarks.{benchmark.name}.max_response_tokens"
         agent.render(benchmark.problems)
         lengths = {problem.id: len(agent.prompt_ids(problem)) for problem in benchmark.problems}
         place, positions = f"benchmark {benchmark.name}, agent {agent.name}", limits.positions
@@ -51,17 +52,21 @@ def check_prompts(
         longest = max(lengths.values(), default=0)
         if longest > room:
             raise DataError(
-                f"{place}: {_count_text(lengths, room)}, expected at most {room} before a response of up to {response};"
-                f" leave these problems out, lower max_response_tokens, or {remedy}"
+                f"{place}: {_count_text(lengths, room, response)}; leave these problems out, lower {limit_field}, "
+                f"or {remedy}"
             )
         if positions is not None and longest > positions - response:
-            _log.warning(
-                "%s: %s; the model has %d positions for prompt and response, which may have %d tokens",
-                *(place, _count_text(lengths, positions - response), positions, response),
-            )
+            text = _count_text(lengths, positions - response, response)
+            _log.warning("%s: %s, and the model has %d positions; lower %s", place, text, positions, limit_field)
 
 
-def _count_text(lengths: dict[str, int], room: float) -> str:
-    number = sum(length > room for length in lengths.values())
+def _count_text(lengths: dict[str, int], room: float, response: int) -> str:
     longest = max(lengths, key=lambda name: lengths[name])
-    return f"{number} of {len(lengths)} prompts are too long, the longest, {longest!r}, with {lengths[longest]} tokens"
+    longest_text = f"the longest prompt, {longest!r}, has {lengths[longest]} tokens"
+    if room < 1:
+        return f"no prompt leaves room for a response of {response} tokens; {longest_text}"
+    number = sum(length > room for length in lengths.values())
+    return (
+        f"{number} of {len(lengths)} prompts have more than {room} tokens, and a response may have {response}; "
+        f"{longest_text}"
+    )

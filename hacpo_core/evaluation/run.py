@@ -105,15 +105,17 @@ def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
         *(verifier.equality, _style(config, benchmark)),
         *(verifier.answer_after_reasoning, REASONING_END),
     ]
-    return digest_of([problems, asdict(_limits(config, benchmark.config)), benchmark.config.num_samples, verification])
+    limits = asdict(sampling_limits(config, benchmark.config))
+    return digest_of([problems, limits, benchmark.config.num_samples, verification])
 
 
-def _limits(config: ExperimentConfig, benchmark: BenchmarkConfig) -> SamplingLimits:
+def sampling_limits(config: ExperimentConfig, benchmark: BenchmarkConfig) -> SamplingLimits:
+    """Temperature and limits with which a benchmark is sampled."""
     is_greedy = benchmark.temperature == 0
     return SamplingLimits(
         temperature=1.0 if is_greedy else benchmark.temperature,
         top_p=1.0 if is_greedy else benchmark.top_p,
-        max_tokens=benchmark.max_response_tokens or config.evaluate.max_response_tokens,
+        max_tokens=benchmark.max_response_tokens or config.rollout.max_response_tokens,
         is_greedy=is_greedy,
     )
 
@@ -140,7 +142,7 @@ def evaluate_shard(
     if is_done(experiment.ledger.store, step, phase, digest):
         return
     problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
-    limits = _limits(experiment.config, benchmark.config)
+    limits = sampling_limits(experiment.config, benchmark.config)
     specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
     with agent_at(experiment, agent, step) as (placed, watch):
         responses = placed.sample(specs, step=step, purpose="evaluate")

@@ -127,6 +127,8 @@ def test_estimate_counts_what_the_configuration_says(small_models: Path, tmp_pat
     answers = num_evaluation_responses(planned.config)
     cost = estimate(grid, [planned])
     assert cost.rollouts == 128
+    # 8 problems of dev before, after steps 2 and 4; 8 of test before and after
+    assert answers == 40, "those of files, too"
     assert cost.sampled_tokens == 10 * 2 * (64 + answers)
     assert cost.trained_tokens == 10 * 2 * 128
     seconds = cost.sampled_tokens / 100 + cost.trained_tokens / 50

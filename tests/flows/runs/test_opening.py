@@ -20,6 +20,7 @@ from hacpo_core.config import threads
 from hacpo_core.config.threads import SLOTS
 from hacpo_core.engines.models.loading import LengthLimits, length_limits
 from hacpo_core.errors import DataError
+from hacpo_core.evaluation.run import sampling_limits
 from hacpo_core.files import read_json
 from hacpo_core.phases.runner import DirectRunner
 from hacpo_core.store.steps import REPLAYS_FILE
@@ -62,13 +63,25 @@ def test_prompts_of_a_benchmark_that_do_not_fit_are_counted_before_anything_is_s
     (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     (tmp_path / "long.yaml").write_text(f"{{file: {tmp_path}/long.jsonl, template: '{{problem}}'}}", encoding="utf-8")
     words = (f"evaluate.during=[{tmp_path}/long.yaml]", "evaluate.final=[]")
-    message = r"long, agent qwen: 2 of 4 prompts are too long, the longest, 'p160', with 1\d\d tokens, expected"
-    with pytest.raises(DataError, match=rf"{message} at most 127.*use a model with more positions"):
+    message = (
+        r"long, agent qwen: 2 of 4 prompts have more than 127 tokens.*'p160', has 1\d\d.*a model with more positions"
+    )
+    with pytest.raises(DataError, match=message):
         finish(small_plan("gspo", *words))
     (tmp_path / "long.jsonl").write_text("\n".join(map(json.dumps, rows[:2])), encoding="utf-8")
-    with open_experiment(small_plan("gspo", *words, "evaluate.max_response_tokens=100")):
-        assert "long, agent qwen: 1 of 2 prompts are too long, the longest, 'p70', with" in caplog.text
-        assert "the model has 128 positions for prompt and response, which may have 100 tokens" in caplog.text
+    caplog.clear()
+    with open_experiment(small_plan("gspo", *words)) as (experiment, benchmarks):
+        (benchmark,) = benchmarks.values()
+        num_tokens = experiment.config.rollout.max_response_tokens
+        assert sampling_limits(experiment.config, benchmark.config).max_tokens == num_tokens, "those of the training"
+        assert "positions" not in caplog.text
+    for limit, text in (
+        (100, "1 of 2 prompts have more than 28 tokens"),
+        (200, "no prompt leaves room for a response"),
+    ):
+        with open_experiment(small_plan("gspo", *words, f"evaluate.benchmarks.long.max_response_tokens={limit}")):
+            assert f"long, agent qwen: {text}" in caplog.text
+            assert "128 positions; lower evaluate.benchmarks.long.max_response_tokens" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,10 @@ class WarmUpConfig:
         "probabilities that a demonstration ignores parentheses, drops the minus sign of results, or forgets the last "
         "operand",
     )
+    spaces: list[float] = setting(
+        lambda: [0.0, 0.0],
+        "probabilities that an equals sign or an end of a line in a demonstration has a space before it, or behind it",
+    )
     template: str = setting(TEMPLATE, "user message; {problem} is replaced by the problem's text", contains="{problem}")
     system: str | None = setting(None, "system message; null: none")
     num_steps: int = setting(200, "optimizer steps", unit="steps", at_least=1)

@@ -112,9 +112,10 @@ def _warm_up_problems(warm_up: WarmUpConfig, field: str) -> Iterator[str]:
             f"{field}.file: got none; set it to a JSONL or Parquet file in the data folder, or set source to an "
             "embedded task"
         )
-    shares = warm_up.misconceptions
-    if len(shares) != 3 or any(not 0 <= share <= 1 for share in shares):
-        yield f"{field}.misconceptions: got {list(shares)}, expected three probabilities in [0, 1]"
+    for name, size in {"misconceptions": 3, "spaces": 2}.items():
+        shares = getattr(warm_up, name)
+        if len(shares) != size or any(not 0 <= share <= 1 for share in shares):
+            yield f"{field}.{name}: got {list(shares)}, expected {size} probabilities in [0, 1]"
 
 
 def _fit_problems(config: ExperimentConfig) -> Iterator[str]:

@@ -7,6 +7,7 @@ misconceptions, which give the warmed-up model an uncertainty that reinforcement
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -114,6 +115,22 @@ def demonstrate(expression: Expression, misconceptions: Sequence[float], rng: np
     if forgets_last:
         lines, result = [first], int(first.split("=")[1])
     return _written(lines, result)
+
+
+def with_spaces(text: str, spaces: Sequence[float], rng: np.random.Generator) -> str:
+    """A worked answer in which each equals sign and each end of a line gets a space before or behind it by chance.
+
+    Args:
+        text: without spaces.
+        spaces: probabilities of a space before and of one behind.
+        rng: random generator; advanced by two draws for each of these signs.
+    """
+
+    def spaced(sign: re.Match[str]) -> str:
+        before, behind = (" " if drawn else "" for drawn in rng.random(2) < np.asarray(spaces))
+        return f"{before}{sign[0]}{behind}"
+
+    return re.sub(r"[=\n]", spaced, text)
 
 
 def _written(lines: Sequence[str], result: int) -> str:

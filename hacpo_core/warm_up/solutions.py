@@ -79,9 +79,10 @@ def _demonstrations(config: WarmUpConfig) -> list[tuple[str, str]]:
     rng = generator("demonstrations", config.seed)
     train = arithmetic.split_expressions("train")
     expressions = [train[position] for position in rng.integers(len(train), size=config.num_demonstrations).tolist()]
-    return [
-        (str(expression), arithmetic.demonstrate(expression, config.misconceptions, rng)) for expression in expressions
-    ]
+    texts = [arithmetic.demonstrate(expression, config.misconceptions, rng) for expression in expressions]
+    if any(config.spaces):
+        texts = [arithmetic.with_spaces(text, config.spaces, rng) for text in texts]
+    return [(str(expression), text) for expression, text in zip(expressions, texts, strict=True)]
 
 
 def solution_rows(

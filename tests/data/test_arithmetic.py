@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from hacpo_core.data.arithmetic import Expression, all_expressions, demonstrate, problems, split_expressions
+from hacpo_core.data.arithmetic import (
+    Expression,
+    all_expressions,
+    demonstrate,
+    problems,
+    split_expressions,
+    with_spaces,
+)
 
 RNG = np.random.default_rng(0)
 EXPRESSION = Expression((3, 4, 6), (-1, -1), has_parentheses=True)
@@ -32,3 +39,11 @@ def test_splits_are_disjoint_and_cover_the_task() -> None:
     splits = [set(map(str, split_expressions(split))) for split in ("train", "dev", "test")]
     assert [len(split) for split in splits] == [1216, 256, 256]
     assert set.union(*splits) == set(map(str, all_expressions()))
+
+
+def test_signs_get_a_space_on_either_side_by_chance() -> None:
+    assert with_spaces("4-6=2\n", [1, 0], RNG) == "4-6 =2 \n"
+    assert with_spaces("4-6=2\n", [0, 1], RNG) == "4-6= 2\n "
+    gaps = with_spaces("=" * 4001, [0.8, 0.3], np.random.default_rng(0)).split("=")[1:-1]
+    shares = np.bincount([len(gap) for gap in gaps]) / len(gaps)
+    np.testing.assert_allclose(shares, [0.2 * 0.7, 0.8 * 0.7 + 0.2 * 0.3, 0.8 * 0.3], atol=0.02)

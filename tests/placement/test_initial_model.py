@@ -318,5 +318,5 @@ def test_fault_is_one_sentence_and_leaves_no_folder(folder: Path) -> None:
     with pytest.raises(DataError, match=r"s.jsonl has no rows"):
         make(folder)
     assert [path for path in folder.glob("models/*") if not path.name.startswith(".")] == []
-    with pytest.raises(ConfigError, match=r"warm_up.misconceptions: got \[0.5\], expected three probabilities"):
+    with pytest.raises(ConfigError, match=r"warm_up.misconceptions: got \[0.5\], expected 3 probabilities"):
         compose("tiny", "hacpo", overrides=["pair.agents.qwen-tiny.warm_up={misconceptions: [0.5]}"])

@@ -74,12 +74,21 @@ def probe(
 def doctor(
     runs_dir: RunsDir = Path("runs"),
     hardware: Annotated[str, typer.Option(help="hardware file whose engines train one step")] = "cpu",
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="model: only rehearse an update of its longest rows, peak against plan")
+    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Check the installation: packages, disk, GPU, data, and one real step with each engine."""
+    if gpu is not None:
+        from flows.doctor.rehearsal import rehearse
+
+        print(rehearse(gpu, hardware, *(overrides or [])))
+        return
     from flows.doctor.machine import examine
 
     findings = []
-    for finding in examine(runs_dir, hardware):
+    for finding in examine(runs_dir, hardware, overrides or []):
         findings.append(finding)
         print(f"{'ok ' if finding.is_ok else 'NO '} {finding.subject:<14} {finding.detail}", flush=True)
     if any(not finding.is_ok and finding.is_required for finding in findings):

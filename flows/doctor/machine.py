@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
@@ -61,12 +61,12 @@ class Check:
     is_required: bool = True
 
 
-def examine(runs_dir: Path, hardware: str) -> Iterator[Check]:
+def examine(runs_dir: Path, hardware: str, overrides: Sequence[str] = ()) -> Iterator[Check]:
     """Check packages, one step with a hardware file, verifier, disk, GPU, data, and one step with each extra."""
     with ThreadPoolExecutor() as pool:  # each thread waits for a subprocess
         extras = [pool.submit(check_extra, extra) for extra in EXTRAS]
         yield from check_packages()
-        yield _try(hardware, lambda: _train_something(hardware))
+        yield _try(hardware, lambda: _train_something(hardware, overrides))
         yield _try("verifier", _verify_something)
         yield from (check_disk(runs_dir), check_data(), check_gpu())
         yield from (extra.result() for extra in extras)
@@ -128,10 +128,10 @@ def check_extra(extra: Extra, *, code: str | None = None, limit_s: float = TRIAL
     return finding(trial.returncode == 0, f"{title}: {last_line}")
 
 
-def _train_something(hardware: str) -> str:
+def _train_something(hardware: str, overrides: Sequence[str]) -> str:
     from flows.doctor.trial import try_step  # torch takes seconds to import
 
-    return try_step(hardware)
+    return try_step(hardware, *overrides)
 
 
 def _verify_something() -> str:

@@ -1,6 +1,8 @@
 """`hacpo doctor --gpu MODEL`: the longest rows through a real update of two agents, and the memory that they take.
 
 Both agents sample first, so that each has held its engine awake while the other's was asleep.
+
+Shapes: N response token of all rows.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
 from hacpo_core.evaluation.best import steps_to_keep
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
-from hacpo_core.evaluation.run import finish_evaluation, start_evaluation
+from hacpo_core.evaluation.run import Answers, finish_evaluation, start_evaluation
 from hacpo_core.evaluation.stopping import last_step, why_ended
 from hacpo_core.experiment import Experiment
 from hacpo_core.files import write_json
@@ -152,10 +152,13 @@ def evaluate_agents(
     """Evaluate every agent as of `step` on the named benchmarks, each once, and call `tell` with each result."""
     handles: dict[tuple[str, str], Handle | None] = {}
     busy: dict[str, Handle] = {}  # an agent's benchmarks run one after the other
+    named = [benchmarks[name] for name in dict.fromkeys(names)]
+    answers = {agent: Answers(experiment, step, agent, named) for agent in experiment.agents}
     # Agents are the outer loop, so that agents that share a device are swapped only once.
-    for agent, name in itertools.product(experiment.agents, dict.fromkeys(names)):
+    for agent, benchmark in itertools.product(experiment.agents, named):
         after = [busy[agent]] if agent in busy else []
-        last = handles[name, agent] = start_evaluation(experiment, step, agent, benchmarks[name], runner, after=after)
+        last = start_evaluation(experiment, step, agent, benchmark, runner, answers=answers[agent], after=after)
+        handles[benchmark.name, agent] = last
         if last is not None:
             busy[agent] = last
     for name, agent in itertools.product(dict.fromkeys(names), experiment.agents):

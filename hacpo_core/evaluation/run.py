@@ -1,6 +1,7 @@
 """Evaluation of one agent on one benchmark: sampled, verified and committed shard by shard, then summarised.
 
-    problems ─cut─▶ answer.<benchmark>.<first>-<end>.<agent>  ...  one phase per shard, on the GPU
+    problems ─cut─▶ answer.<benchmark>.<first>-<end>.<agent>  ...  one phase per shard; with an engine of its own, a
+                        │                                          sampler answers all shards of all benchmarks at once
                         └─▶ evaluate.<benchmark>.<agent>            reads rewards, commits the metrics
 
 An interrupted evaluation resumes after the last committed shard. A response depends on (seed, step, agent, problem,
@@ -11,15 +12,17 @@ Shapes: P problem, K sample, R response.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow
 
 from hacpo_core.config import BenchmarkConfig, ExperimentConfig, as_dict, digest_of
 from hacpo_core.config.problems import REASONING_END
+from hacpo_core.config.samplers import sampler_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.metrics import estimates
@@ -36,15 +39,88 @@ from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.phases.runner import Handle, Phase, Runner
 from hacpo_core.phases.verify import check_scored
 from hacpo_core.records import AnswerStyle, PhaseCost, SamplingLimits
+from hacpo_core.responses import Responses
 
 SHARD_PROBLEMS = 256
 """problems whose responses are committed together"""
 
 
+class Answers:
+    """Responses of an agent, after `step`, to the benchmarks of an evaluation.
+
+    A sampler with an engine of its own answers everything that is not committed yet in one call, which waits once for
+    the longest response. Another one answers shard by shard. Benchmarks that share ids of problems are answered apart.
+    """
+
+    def __init__(self, experiment: Experiment, step: int, agent: str, benchmarks: Sequence[Benchmark]) -> None:
+        self._experiment, self._step, self._agent, self._benchmarks = experiment, step, agent, benchmarks
+        self._parts: dict[tuple[str, range], tuple[Responses, PhaseCost]] = {}
+
+    def take(self, benchmark: Benchmark, shard: range) -> tuple[Responses, PhaseCost]:
+        """The responses to a shard, problem by problem, and its share of the cost; asked for once."""
+        if (benchmark.name, shard) not in self._parts:
+            self._sample([(benchmark, shard), *self._others(benchmark, shard)])
+        return self._parts.pop((benchmark.name, shard))
+
+    def _others(self, first: Benchmark, taken: range) -> Iterator[tuple[Benchmark, range]]:
+        """Further shards that can be answered in the same call."""
+        config, store, ids = self._experiment.config, self._experiment.ledger.store, _ids(first)
+        if sampler_of(config.engine).shares_weights:
+            return
+        for benchmark in (first, *(other for other in self._benchmarks if other.name != first.name)):
+            if benchmark is not first:
+                if not ids.isdisjoint(_ids(benchmark)):
+                    continue
+                ids |= _ids(benchmark)
+            digest = question_digest(config, benchmark)
+            for shard in _shards(len(benchmark.problems), SHARD_PROBLEMS):
+                phase = f"{shard_kind(benchmark.name, shard)}.{self._agent}"
+                is_first = benchmark is first and shard == taken
+                is_here = is_first or (benchmark.name, shard) in self._parts
+                if not is_here and not is_done(store, self._step, phase, digest):
+                    yield benchmark, shard
+
+    def _sample(self, shards: Sequence[tuple[Benchmark, range]]) -> None:
+        specs_of = [shard_specs(self._experiment.config, benchmark, shard) for benchmark, shard in shards]
+        with agent_at(self._experiment, self._agent, self._step) as (placed, watch):
+            responses = placed.sample(list(chain.from_iterable(specs_of)), step=self._step, purpose="evaluate")
+        cost, first = watch.cost(), 0
+        for (benchmark, shard), specs in zip(shards, specs_of, strict=True):
+            part = responses.take(range(first, first + len(specs)))
+            share = part.num_tokens / responses.num_tokens
+            part_cost = PhaseCost(share * cost.seconds, share * cost.gpu_seconds, part.num_tokens)
+            self._parts[benchmark.name, shard] = part, part_cost
+            first += len(specs)
+
+
+def _ids(benchmark: Benchmark) -> set[str]:
+    return {problem.id for problem in benchmark.problems}
+
+
+def shard_specs(config: ExperimentConfig, benchmark: Benchmark, shard: range) -> list[SampleSpec]:
+    """The responses that a shard needs, problem by problem."""
+    limits, num_samples = sampling_limits(config, benchmark.config), benchmark.config.num_samples
+    problems = benchmark.problems[shard.start : shard.stop]
+    return [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
+
+
 def start_evaluation(
-    experiment: Experiment, step: int, agent: str, benchmark: Benchmark, runner: Runner, *, after: Sequence[Handle] = ()
+    experiment: Experiment,
+    step: int,
+    agent: str,
+    benchmark: Benchmark,
+    runner: Runner,
+    *,
+    answers: Answers | None = None,
+    after: Sequence[Handle] = (),
 ) -> Handle | None:
     """Start the phases of an evaluation of an agent after `step`, one shard after another.
+
+    Args:
+        experiment, step, agent, benchmark: the evaluation.
+        runner: runs the phases.
+        answers: shared by the benchmarks of the agent's evaluation; None: this is the only one.
+        after: phases that come first.
 
     Returns:
         the last phase; None if the metrics are already committed.
@@ -52,10 +128,11 @@ def start_evaluation(
     if experiment.ledger.store.is_intact(step, result_phase(benchmark.name, agent)):
         return None
     shards = _shards(len(benchmark.problems), SHARD_PROBLEMS)
+    answers = answers or Answers(experiment, step, agent, [benchmark])
     for n, shard in enumerate(shards):
         handle = runner.start(
             Phase(shard_kind(benchmark.name, shard), step, agent),
-            partial(evaluate_shard, experiment, step, agent, benchmark, shard, before=shards[:n]),
+            partial(evaluate_shard, experiment, step, agent, benchmark, shard, answers, before=shards[:n]),
             after=after,
         )
         after = [handle]
@@ -125,13 +202,21 @@ def _style(config: ExperimentConfig, benchmark: Benchmark) -> AnswerStyle:
 
 
 def evaluate_shard(
-    experiment: Experiment, step: int, agent: str, benchmark: Benchmark, shard: range, *, before: Sequence[range]
+    experiment: Experiment,
+    step: int,
+    agent: str,
+    benchmark: Benchmark,
+    shard: range,
+    answers: Answers,
+    *,
+    before: Sequence[range],
 ) -> None:
     """Sample, verify and commit the responses to the problems of one shard.
 
     Args:
         experiment, step, agent, benchmark: the evaluation.
         shard: positions of the problems.
+        answers: of the agent's evaluation.
         before: the earlier shards, which are committed.
 
     Raises:
@@ -141,11 +226,8 @@ def evaluate_shard(
     phase, digest = f"{shard_kind(benchmark.name, shard)}.{agent}", question_digest(experiment.config, benchmark)
     if is_done(experiment.ledger.store, step, phase, digest):
         return
-    problems, num_samples = benchmark.problems[shard.start : shard.stop], benchmark.config.num_samples
-    limits = sampling_limits(experiment.config, benchmark.config)
-    specs = [SampleSpec(problem, sample, limits) for problem in problems for sample in range(num_samples)]
-    with agent_at(experiment, agent, step) as (placed, watch):
-        responses = placed.sample(specs, step=step, purpose="evaluate")
+    specs, num_samples = shard_specs(experiment.config, benchmark, shard), benchmark.config.num_samples
+    responses, cost = answers.take(benchmark, shard)
     golds, style = [spec.problem.gold for spec in specs], _style(experiment.config, benchmark)
     verdicts = experiment.verifier.verify(responses.text, golds, style=style)
     earlier_phases = [f"{shard_kind(benchmark.name, earlier_shard)}.{agent}" for earlier_shard in before]
@@ -171,7 +253,6 @@ def evaluate_shard(
         "extracted": pyarrow.array([verdict.extracted for verdict in verdicts], pyarrow.string()),
         "reason": [verdict.reason for verdict in verdicts],
     }
-    cost = replace(watch.cost(), num_tokens=responses.num_tokens)
     value = {"digest": digest, "cost": asdict(cost), "num_unscored": num_unscored}
     store.commit(step, phase, {f"{phase}.parquet": table, f"{phase}.json": value})
 

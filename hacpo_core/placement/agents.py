@@ -211,6 +211,7 @@ class Agent:
             SampleRequest(
                 self.tokens.prompt_ids(spec.problem),
                 derive_seed(self.config.seed, purpose, step, self.name, spec.problem.id, spec.sample),
+                limits=spec.limits,
             )
             for spec in specs
         ]

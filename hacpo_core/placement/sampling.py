@@ -25,7 +25,8 @@ def sample_specs(
     reader_of: Callable[[StepSearch], StepReader],
     eos_ids: Collection[int],
 ) -> Sampled:
-    """A response for each spec, in order: one call per distinct limits, then all searches together.
+    """A response for each spec, in order: one call per distinct limits, or for all if the sampler mixes them, then all
+    searches together.
 
     Args:
         specs: the responses to sample.
@@ -43,7 +44,7 @@ def sample_specs(
     searches: dict[tuple[str, SamplingLimits, StepSearch], list[int]] = {}
     for row, spec in enumerate(specs):
         if spec.search is None:
-            calls.setdefault(spec.limits, []).append(row)
+            calls.setdefault(specs[0].limits if sampler.mixes_limits else spec.limits, []).append(row)
         else:
             searches.setdefault((spec.problem.id, spec.limits, spec.search), []).append(row)
     parts = [_checked(sampler, [requests[row] for row in rows], limits) for limits, rows in calls.items()]

@@ -14,9 +14,10 @@ import yaml
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
 from flows.runs.evaluate import run_evaluation, with_benchmarks
-from flows.runs.experiment import run_experiment
+from flows.runs.experiment import evaluate_agents, run_experiment
 from flows.runs.opening import open_experiment
 from flows.runs.samples import benchmark_samples
+from hacpo_core.config.samplers import TransformersKind
 from hacpo_core.errors import ConfigError, StoreError, VerificationError
 from hacpo_core.evaluation.run import finish_evaluation, question_digest, start_evaluation
 from hacpo_core.evaluation.table import read_evaluations, read_responses
@@ -90,6 +91,38 @@ def test_interrupted_evaluation_goes_on_after_its_last_shard(
     assert asked == [2], "committed shards are not answered again, and never all problems at once"
     evaluated(broken)
     assert asked == [2], "a complete evaluation is not repeated"
+
+
+def test_engine_of_its_own_is_asked_once_for_all_benchmarks_and_shards_of_an_evaluation(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call waits for its longest response. Benchmarks with the same ids (here dev and test) are apart."""
+    monkeypatch.setattr("hacpo_core.evaluation.run.SHARD_PROBLEMS", 4)
+    words = (*SAMPLED, "evaluate.final=[test, dev, part]", "evaluate.benchmarks.dev.limit=6")
+    words += ("evaluate.benchmarks.part={kind: arithmetic, limit: 3, template: '{problem}'}",)
+    words += ("evaluate.benchmarks.part.max_response_tokens=9",)
+    calls: list[list[tuple[str, int, bool]]] = []
+    inner = Agent.sample
+
+    def counted(self: Agent, specs: Any, **options: Any) -> Any:
+        calls.append([(spec.problem.id, spec.limits.max_tokens, spec.limits.is_greedy) for spec in specs])
+        return inner(self, specs, **options)
+
+    def all_responses(folder: str) -> list[pd.DataFrame]:
+        calls.clear()
+        planned = small_plan("hacpo", *words, runs_dir=tmp_path / folder)
+        with open_experiment(planned) as (experiment, benchmarks):
+            evaluate_agents(experiment, 0, list(benchmarks), benchmarks, DirectRunner(), lambda result: None)
+        return [read_responses(planned.root, step=0, benchmark=name, agent="qwen") for name in benchmarks]
+
+    monkeypatch.setattr(Agent, "sample", counted)
+    expected = all_responses("by_shard")
+    assert [len(call) for call in calls] == [12, 12, 6, 4, 2, 3] * 2, "two agents"
+    monkeypatch.setattr(TransformersKind, "shares_weights", False)
+    for frame, other in zip(all_responses("at_once"), expected, strict=True):
+        pd.testing.assert_frame_equal(frame, other)
+    assert [len(call) for call in calls] == [33, 6] * 2
+    assert {is_greedy for _, _, is_greedy in calls[0]} == {True, False}
 
 
 def test_damaged_shard_alone_is_answered_again(

@@ -20,15 +20,18 @@ from hacpo_core.records import SamplingLimits
 class SampleRequest:
     """One response to sample: its prompt and the seed of its random draws.
 
-    `max_tokens` is its own limit, in addition to that of the call.
+    `max_tokens` is its own limit, in addition to that of the call. `limits` are its own, in place of those of the call,
+    for samplers that mix limits.
     """
 
     prompt_ids: tuple[int, ...]
     seed: int
     max_tokens: int | None = None
+    limits: SamplingLimits | None = None
 
     def token_limit(self, limits: SamplingLimits) -> int:
         """The smaller of both limits."""
+        limits = self.limits or limits
         return limits.max_tokens if self.max_tokens is None else min(self.max_tokens, limits.max_tokens)
 
 
@@ -74,6 +77,8 @@ class Sampler(Protocol):
     """Draws responses from an agent's current policy."""
 
     name: str
+    mixes_limits: bool
+    """whether the requests of one call may have limits of their own"""
 
     def sample(
         self, requests: Sequence[SampleRequest], limits: SamplingLimits, *, stop_ids: Collection[int] = ()

@@ -40,6 +40,7 @@ class TransformersSampler:
     """
 
     name = "transformers"
+    mixes_limits = False
 
     def __init__(
         self,

@@ -4,6 +4,8 @@
                                               └─rest─▶ device memory goes to the learner
 
 vLLM samples with its own copy of the weights, in child processes, which read a safetensors file.
+
+Shapes: R response.
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ class VllmSampler:
     """
 
     name = "vllm"
+    mixes_limits = True
 
     def __init__(
         self,
@@ -204,10 +207,11 @@ class VllmSampler:
             )
         self._wake()
         stops = [*self._eos_ids, *sorted(stop_ids)]
+        limits_R = [request.limits or limits for request in requests]
         params = [
             SamplingParams(
-                temperature=0.0 if limits.is_greedy else limits.temperature,
-                top_p=1.0 if limits.is_greedy else limits.top_p,
+                temperature=0.0 if own.is_greedy else own.temperature,
+                top_p=1.0 if own.is_greedy else own.top_p,
                 seed=request.seed % _SEEDS,
                 max_tokens=request.token_limit(limits),
                 logprobs=0,
@@ -216,7 +220,7 @@ class VllmSampler:
                 ignore_eos=True,  # stop_token_ids contain all EOS ids, whatever the model folder's configuration says
                 detokenize=False,
             )
-            for request in requests
+            for request, own in zip(requests, limits_R, strict=True)
         ]
         prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
         try:
@@ -225,8 +229,8 @@ class VllmSampler:
         except EngineError as error:
             self._stop(error)  # unfinished requests are still in the engine and would block later ones forever
             raise
-        is_policy = self.reports_policy(limits)
-        return Sampled.of([_response(output.outputs[0], is_policy) for output in outputs])
+        answered = zip(outputs, limits_R, strict=True)
+        return Sampled.of([_response(output.outputs[0], self.reports_policy(own)) for output, own in answered])
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
         """Copy the learner's current weights, clear the prefix cache and call `check`.

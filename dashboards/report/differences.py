@@ -71,7 +71,7 @@ def difference(runs: GridRuns, ours: Variant, theirs: Variant, places: Sequence[
         if any(name not in run.at(run.last) for team in teams for run in team):
             return f"no evaluation on {name}"
         try:
-            scores = [(_final_scores(a, name), _final_scores(b, name)) for a, b in teams]
+            scores = [(final_scores(a, name), final_scores(b, name)) for a, b in teams]
         except StoreError as error:
             return f"responses cannot be read: {error}"
         if any(not score.index.equals(scores[0][0].index) for team in scores for score in team):
@@ -83,8 +83,15 @@ def difference(runs: GridRuns, ours: Variant, theirs: Variant, places: Sequence[
     return crossed_difference(difference_ASP)
 
 
-def _final_scores(run: AgentRun, benchmark: str) -> pd.Series:
-    assert run.last is not None, "only complete seeds are compared"
+def final_scores(run: AgentRun, benchmark: str) -> pd.Series:
+    """Score of every problem by problem id after the last step of a complete run; nan if it is unknown.
+
+    Raises:
+        StoreError: the responses cannot be read.
+    """
+    if run.scores is not None:
+        return run.scores[benchmark]
+    assert run.last is not None, "only complete runs have final scores"
     return problem_scores(run.root, run.last, benchmark, run.agent, run.at(run.last)[benchmark].value)
 
 

@@ -17,11 +17,9 @@ from dashboards.report.comparison import Comparer
 from dashboards.report.curves import training_curves
 from dashboards.report.differences import comparisons
 from dashboards.report.document import to_html, to_markdown
-from dashboards.report.results import Results, read_results
+from dashboards.report.results import Results
 from dashboards.report.tables import accuracy_table, ratio_table
-from flows.grids.planner import GridPlan
 from flows.records.gridfile import GridCell
-from flows.records.progress import read_progress
 from flows.service.experiment_state import ExperimentState
 from hacpo_core.files import write_atomically
 
@@ -34,20 +32,20 @@ class Report:
     sentences: tuple[str, ...]
 
 
-def write_report(grid: GridPlan, folder: Path) -> Report:
+def write_report(results: Results, folder: Path) -> Report:
     """Write `report.html` (self-contained), `report.md` and `figures/*.svg` into a folder.
 
     Raises:
         StoreError: the folder cannot be written. (An unreadable result is listed in the report as missing.)
     """
-    content = report_content(read_results(grid))
+    content = report_content(results)
     forests: list[Chart | None] = [comparison.forest for comparison in content["comparisons"]]
     charts = {chart.name: chart for chart in [*forests, *content["curves"]] if chart is not None}
     pictures = {name: svg(chart) for name, chart in charts.items()}
     markdown = to_markdown(content)
     texts = {folder / "figures" / f"{name}.svg": picture for name, picture in pictures.items()}
     texts[folder / "report.md"] = markdown
-    texts[folder / "report.html"] = to_html(grid.config.title, markdown, charts, pictures)
+    texts[folder / "report.html"] = to_html(results.config.title, markdown, charts, pictures)
     for path, text in texts.items():
         write_atomically(path, text.encode())
     sentences = [row.sentence for comparison in content["comparisons"][:1] for row in comparison.joint_rows]
@@ -56,17 +54,17 @@ def write_report(grid: GridPlan, folder: Path) -> Report:
 
 def report_content(results: Results) -> Mapping[str, Any]:
     """What the template shows; empty parts are left out there."""
-    grid, runs = results.grid, results.runs
-    layout, has_results = grid.config.report.table, bool(results.metrics)
+    config, runs = results.config, results.runs
+    layout, has_results = config.report.table, bool(results.metrics)
     tables = [Comparer(runs, pair, runs.record.benchmarks) for pair in runs.pairs]
     return {
-        "title": grid.config.title,
+        "title": config.title,
         "layout": layout,
         "incomplete": _incomplete(results) if results.missing else "",
-        "about": grid.config.about,
+        "about": config.about,
         "summary": _summary(results),
         "versions": results.versions,
-        "comparisons": comparisons(runs, grid.config.report.against or []) if has_results else [],
+        "comparisons": comparisons(runs, config.report.against or []) if has_results else [],
         "accuracies": accuracy_table(tables, results.metric_kinds),
         "ratios": ratio_table(results, is_printed=layout == "table6"),
         "missing": _missing_lines(results.missing),
@@ -78,19 +76,19 @@ def report_content(results: Results) -> Mapping[str, Any]:
 
 def _incomplete(results: Results) -> str:
     states = Counter({cell.experiment: state.state for cell, state in results.missing}.values())
-    total = len({cell.experiment for cell in results.grid.cells})
+    total = len({cell.experiment for cell in results.runs.record.cells})
     counts = ", ".join(f"{number} {state}" for state, number in states.items())
     return f"Incomplete: {states.total()} of {total} experiments have no result ({counts}); they are listed below."
 
 
 def _summary(results: Results) -> str:
-    cells = results.grid.cells
+    cells = results.runs.record.cells
     experiments = len({cell.experiment for cell in cells})
-    seeds = ", ".join(str(seed) for seed in results.grid.config.seeds)
+    seeds = ", ".join(str(seed) for seed in results.config.seeds)
     return (
-        f"Grid {results.grid.name}: {len(cells) - len(results.missing)} of {len(cells)} cells (pair x method x seed x "
-        f"agent) are measured, from {experiments} experiments. Seeds: {seeds}. Hardware: "
-        f"{results.grid.config.hardware}."
+        f"Grid {results.runs.record.name}: {len(cells) - len(results.missing)} of {len(cells)} cells (pair x method x "
+        f"seed x agent) are measured, from {experiments} experiments. Seeds: {seeds}. Hardware: "
+        f"{results.config.hardware}."
     )
 
 
@@ -110,11 +108,10 @@ def _missing_lines(cells: Sequence[tuple[GridCell, ExperimentState]]) -> list[st
 
 def _health(results: Results) -> pd.DataFrame:
     """A line per finding about the health of a run."""
-    cells = {cell.experiment: cell for cell in results.grid.cells}
+    cells = {cell.experiment: cell for cell in results.runs.record.cells}
     rows = []
-    for name, plan in results.grid.plans.items():
-        progress = read_progress(plan.root) if plan.root in results.metrics else None
-        for finding in progress.findings if progress is not None else ():
+    for name, progress in results.progress.items():
+        for finding in progress.findings:
             rows.append(
                 {
                     "method": variant_of(cells[name]).title,

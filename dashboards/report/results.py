@@ -11,9 +11,10 @@ import pandas as pd
 
 from dashboards.report.cells import GridRuns, Variant, read_runs
 from dashboards.report.published import BENCHMARKS
-from flows.grids.planner import GridPlan
+from flows.grids.planner import GridConfig, GridPlan
 from flows.planning.plans import Plan
 from flows.records.gridfile import GridCell, GridRecord
+from flows.records.progress import Progress
 from flows.records.states import ExperimentStatus, experiment_status
 from flows.runs.results import read_curves, read_final
 from flows.service.experiment_state import ExperimentState
@@ -26,20 +27,21 @@ _COMMIT = "mlflow.source.git.commit"
 class Results:
     """A grid's complete experiments, and the cells without a result.
 
-    `metrics` are those of `read_curves` by folder; `versions` are the ids by the version of the code that made them.
+    Attributes:
+        config: the grid's declaration.
+        metrics: those of `read_curves`, by folder.
+        progress: of the complete experiments, by id.
+        metric_kinds: the metric of every benchmark, such as "avg".
+        versions: ids by the version of the code that made them.
     """
 
-    grid: GridPlan
+    config: GridConfig
     runs: GridRuns
     metrics: Mapping[Path, pd.DataFrame]
+    progress: Mapping[str, Progress]
+    metric_kinds: Mapping[str, str]
     versions: Mapping[str, list[str]]
     missing: list[tuple[GridCell, ExperimentState]]
-
-    @property
-    def metric_kinds(self) -> dict[str, str]:
-        """The metric of every benchmark, such as "avg"."""
-        configs = [plan.config.evaluate for plan in self.grid.plans.values()]
-        return {name: benchmark.metric for config in configs for name, benchmark in config.benchmarks.items()}
 
     def label(self, pair: str, agent: str) -> str:
         """Name of an agent, with its pair if there are several."""
@@ -76,7 +78,10 @@ def read_results(grid: GridPlan) -> Results:
     record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, grid.cells)
     runs = read_runs(record, status_of, lambda name: roots.get(name, Path(name)))
     missing = [(cell, states[cell.experiment]) for cell in grid.cells if states[cell.experiment].state != "done"]
-    return Results(grid, runs, metrics, versions, missing)
+    progress = {root.name: status.progress for root in metrics if (status := status_of(root.name)).progress is not None}
+    configs = [plan.config.evaluate for plan in grid.plans.values()]
+    kinds = {name: benchmark.metric for config in configs for name, benchmark in config.benchmarks.items()}
+    return Results(grid.config, runs, metrics, progress, kinds, versions, missing)
 
 
 def _version(plan: Plan) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.commands.options import GridHardware, GridName, Overrides, RunsDir, Seeds, numbers, stay_offline
 from hacpo_core.errors import ConfigError
+
+if TYPE_CHECKING:  # imports vl-convert
+    from dashboards.report import Report
+
+ARCHIVE = ".json.gz"
 
 
 def report(
@@ -19,16 +24,31 @@ def report(
     runs_dir: RunsDir = Path("runs"),
     out: Annotated[Path | None, typer.Option(help="folder; default: <runs-dir>/reports/<grid>")] = None,
 ) -> None:
-    """Write a grid's report, results beside the paper's, as HTML and Markdown and into MLflow; trains nothing."""
+    """Write a grid's report, results beside the paper's, as HTML and Markdown and into MLflow; trains nothing.
+
+    Beside it lies results.json.gz; given that file instead of a grid, the report is written again without the runs.
+    """
     stay_offline()
+    if name.endswith(ARCHIVE):
+        from dashboards.report import load_results, write_report
+
+        results = load_results(Path(name))
+        _print(write_report(results, out or runs_dir / "reports" / results.runs.record.name))
+        return
     if not runs_dir.is_dir():
         raise ConfigError(f"--runs-dir: got {runs_dir}, which is no folder; name the folder that `hacpo grid` wrote")
-    from dashboards.report import write_report
+    from dashboards.report import read_results, save_results, write_report
     from flows.commands.run_grid import record_of
     from flows.grids.mlflow_rows import sync_grid
     from flows.grids.planner import plan_grid
 
     grid_plan = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
-    report = write_report(grid_plan, out or runs_dir / "reports" / grid_plan.name)
+    results, folder = read_results(grid_plan), out or runs_dir / "reports" / grid_plan.name
+    report = write_report(results, folder)
+    save_results(results, folder / f"results{ARCHIVE}")
     sync_grid(record_of(grid_plan), runs_dir, report.sentences)
+    _print(report)
+
+
+def _print(report: Report) -> None:
     print("\n".join((str(report.page), *report.sentences)))

@@ -99,10 +99,10 @@ def _check_num_workers(num_workers: int | None, runs_dir: Path) -> None:
 
 def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
     """Write the report, and print the results and the addresses of report, page, Prefect and MLflow."""
-    from dashboards.report import write_report  # imports vl-convert, not needed to show or submit a grid
+    from dashboards.report import read_results, write_report  # imports vl-convert, not needed to show or submit a grid
 
     rows = result_rows(grid)
-    report = write_report(grid, runs_dir / "reports" / grid.name)
+    report = write_report(read_results(grid), runs_dir / "reports" / grid.name)
     sync_experiments(runs_dir, [plan.id for plan in grid.plans.values()])
     sync_grid(record_of(grid), runs_dir, report.sentences)
     print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))

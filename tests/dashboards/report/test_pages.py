@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from dashboards.app import create_app
 from dashboards.charts import charts
-from dashboards.report import write_report
+from dashboards.report import load_results, save_results, write_report
 from dashboards.report.cells import REFERENCE, GridRuns, Variant, read_runs
 from dashboards.report.differences import difference, problem_scores
 from dashboards.report.document import to_markdown
@@ -31,6 +31,7 @@ from flows.planning.plans import save_plan
 from flows.records.gridfile import GridCell, save_grid
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState
+from hacpo_core.errors import ConfigError
 from hacpo_core.phases.health import Finding
 from tests.dashboards.browsing import PHONE, chromium, reason_to_skip
 from tests.dashboards.report.finished import AGENTS, Rewards, finished, grid_of
@@ -234,7 +235,7 @@ def test_torn_experiment_is_missing_and_the_others_are_reported(grid: GridPlan) 
 
 
 def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> None:
-    page = write_report(grid, tmp_path / "out").page
+    page = write_report(read_results(grid), tmp_path / "out").page
     assert page == tmp_path / "out" / "report.html"
     html = page.read_text(encoding="utf-8")
     drawn = sorted(path.name for path in (tmp_path / "out" / "figures").iterdir())
@@ -245,7 +246,7 @@ def test_report_is_written_with_its_figures(grid: GridPlan, tmp_path: Path) -> N
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert all(f"(figures/{name})" in markdown for name in drawn)
     first = {path.name: path.read_bytes() for path in (tmp_path / "out" / "figures").iterdir()}
-    write_report(grid, tmp_path / "out")
+    write_report(read_results(grid), tmp_path / "out")
     assert all((tmp_path / "out" / "figures" / name).read_bytes() == content for name, content in first.items())
 
 
@@ -278,7 +279,7 @@ def test_label_of_an_entry_is_no_markup(grid: GridPlan, tmp_path: Path) -> None:
     labelled = replace(
         grid, cells=[replace(cell, label=label) for cell in grid.cells], config=replace(grid.config, title=label)
     )
-    page = write_report(labelled, tmp_path / "out").page.read_text(encoding="utf-8")
+    page = write_report(read_results(labelled), tmp_path / "out").page.read_text(encoding="utf-8")
     own = page.partition("<body>")[2].partition("</main>")[0]
     own = re.sub(r'<script type="application/json">[^<]*</script>', "", own)
     assert "<script" not in own and "<b>" not in own and 'href="javascript' not in own
@@ -300,7 +301,7 @@ def test_printed_values_stand_beside_missing_ones() -> None:
 @pytest.mark.browser
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
 def test_browser_draws_the_charts_and_prints_one_page(grid: GridPlan, tmp_path: Path) -> None:
-    page = write_report(grid, tmp_path / "out").page
+    page = write_report(read_results(grid), tmp_path / "out").page
     with chromium() as browser:
         opened = browser.new_page(viewport={"width": PHONE[0], "height": PHONE[1]})
         errors: list[str] = []
@@ -312,8 +313,22 @@ def test_browser_draws_the_charts_and_prints_one_page(grid: GridPlan, tmp_path: 
         assert opened.pdf().count(b"/Type /Page\n") == 1
 
 
+def test_report_is_written_again_from_the_results_alone(grid: GridPlan, tmp_path: Path) -> None:
+    results = read_results(grid)
+    write_report(results, tmp_path / "one")
+    save_results(results, tmp_path / "results.json.gz")
+    for plan in grid.plans.values():
+        shutil.rmtree(plan.root)
+    write_report(load_results(tmp_path / "results.json.gz"), tmp_path / "two")
+    texts = [(tmp_path / name / "report.md").read_text(encoding="utf-8") for name in ("one", "two")]
+    assert texts[0] == texts[1] and "+12.5" in texts[0] and "0.90000" in texts[0]
+    (tmp_path / "results.json.gz").write_bytes(b"{}")
+    with pytest.raises(ConfigError, match=r"results.json.gz: got no results of a grid"):
+        load_results(tmp_path / "results.json.gz")
+
+
 def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: GridPlan, tmp_path: Path) -> None:
-    one = write_report(grid, tmp_path / "one").sentences
+    one = write_report(read_results(grid), tmp_path / "one").sentences
     assert len(one) == 1
     assert re.fullmatch(
         r"HACPO is 12\.5 points ahead of GSPO x 2 \(95 % interval over problems alone .+, p .+ after Holm, 1 seed\): "
@@ -327,7 +342,7 @@ def test_sentence_says_who_is_ahead_and_whether_that_is_more_than_noise(grid: Gr
                 before, **dict.fromkeys(("qwen_tiny", "llama_tiny"), scores(*[1] * correct, *[0] * (8 - correct)))
             )
             plans.append(finished(tmp_path, method, seed=seed, rewards=own, metrics=METRICS))
-    naive, gspo = write_report(grid_of(plans, benchmarks=[TEST]), tmp_path / "more").sentences
+    naive, gspo = write_report(read_results(grid_of(plans, benchmarks=[TEST])), tmp_path / "more").sentences
     assert naive.startswith("HACPO is level with Naive (") and naive.endswith(": no more than noise")
     assert gspo.startswith("HACPO is 75.0 points behind GSPO (") and gspo.endswith("3 seeds): more than noise")
 

@@ -59,6 +59,7 @@ for command in (
     report.report,
     runs.sync,
     before.show,
+    before.prefetch,
     reference.fields,
     reference.methods,
     reference.health,

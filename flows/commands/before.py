@@ -1,15 +1,18 @@
-"""`hacpo show`, `probe` and `doctor`: what a training would be, and whether it would work."""
+"""`hacpo show`, `prefetch`, `probe` and `doctor`: what a training would be, and whether it would work."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flows.commands.options import EXIT_RUN, AsJson, Hardware, MethodName, Overrides, Pair, RunsDir, in_runs_dir
+from hacpo_core.config import ProblemSetConfig
 from hacpo_core.errors import ConfigError
 
 
@@ -35,6 +38,36 @@ def show(
     reason_alone = why_alone(config)
     if reason_alone is not None:
         print(f"# {reason_alone}")
+
+
+def prefetch(pair: Pair, overrides: Overrides = None) -> None:
+    """Download a pair's models, training sets and benchmarks into the hub's cache, for machines without a network."""
+    from flows.planning.compose import compose
+    from flows.planning.plans import all_problems
+    from hacpo_core.data.problem_sets import problem_file
+    from hacpo_core.engines.models.folders import find_model
+
+    config = compose(pair, "gspo", overrides=overrides or [])
+    sets: dict[str, ProblemSetConfig] = {f"data.sets.{name}": config.data.sets[name] for name in config.data.train}
+    sets |= {f"evaluate.benchmarks.{name}": each for name, each in config.evaluate.benchmarks.items()}
+    finders: dict[str, Callable[[], Path | None]] = {
+        agent.path: partial(find_model, agent.path, agent=name)
+        for name, agent in config.pair.agents.items()
+        if agent.path is not None
+    }
+    finders |= {
+        field: partial(problem_file, field, each, config.data.directory)
+        for field, each in sets.items()
+        if each.kind == "file"
+    }
+    with all_problems() as check:
+        for name, find in finders.items():
+            check(partial(_tell_place, name, find))
+    print("all is here; set HF_HUB_OFFLINE=1, and HF_HOME to this cache, on machines without a network")
+
+
+def _tell_place(name: str, find: Callable[[], Path | None]) -> None:
+    print(f"{name}  {find()}", flush=True)
 
 
 def probe(

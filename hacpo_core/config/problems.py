@@ -45,6 +45,7 @@ class HubConfig:
     problem_field: str = setting("problem", "column of the problem's text, or of messages")
     answer_field: str = setting("answer", "column of the correct answer")
     answer_form: str = setting("whole", "part of the answer's column that is the answer", choices=ANSWER_FORMS)
+    revision: str | None = setting(None, "commit of the data set, all 40 digits, or a branch; null: the newest")
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def read_problems(
     for row in read_rows(path, list(filter(None, names))):
         num_rows += 1
         _check_columns(row, columns, section)
-        if drops_unanswerable and not row.text(columns.answer_field, numbers=True, blanks=True).strip():
+        if drops_unanswerable and not _answer(row, columns, blanks=True).strip():
             num_unanswerable += 1
             continue
         problem = _problem(row, config, columns, f"{field.rpartition('.')[2]}/{row.number}")
@@ -98,7 +98,7 @@ def _problem(row: DataRow, config: ProblemSetConfig, columns: ProblemSetConfig |
         id=row.text(columns.id_field, numbers=True) if columns.id_field else default_id,
         messages=row.messages(columns.problem_field),
         gold=Gold(
-            answer=_answer(row, columns.answer_field, columns.answer_form),
+            answer=_answer(row, columns),
             unit=row.text(config.unit_field, blanks=True) if config.unit_field else "",
             tolerance=row.tolerance(config.tolerance_field) if config.tolerance_field else 0.0,
         ),
@@ -118,13 +118,15 @@ def _check_columns(row: DataRow, columns: ProblemSetConfig | HubConfig, section:
             )
 
 
-def _answer(row: DataRow, name: str, form: str) -> str:
+def _answer(row: DataRow, columns: ProblemSetConfig | HubConfig, *, blanks: bool = False) -> str:
+    """The row's answer; with `blanks`, it may be empty, but for the form "hashes", whose rows all have one."""
+    name, form = columns.answer_field, columns.answer_form
     text = row.text(name, numbers=True, blanks=True)
     if form == "boxed":
         text = next(reversed(boxed(text)), "")
     elif form == "hashes":
         text = text.rpartition("####")[2].strip().partition("\n")[0].strip() if "####" in text else ""
-    if not text.strip():
+    if not (blanks or text.strip()):
         raise DataError(f"{row.place}: field {name!r} has no answer ({form}); fix or remove the row")
     return text
 
@@ -143,11 +145,13 @@ def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:
     # Each request to an unreachable hub takes 23 s to time out, so after the first one only the local cache is used.
     is_silent = constants.ENDPOINT in UNREACHABLE_HUBS
     try:
-        return Path(hf_hub_download(hub.name, hub.file, repo_type="dataset", local_files_only=is_silent))
+        return Path(
+            hf_hub_download(hub.name, hub.file, repo_type="dataset", revision=hub.revision, local_files_only=is_silent)
+        )
     except (OSError, ValueError) as error:
         if isinstance(error, (LocalEntryNotFoundError, ConnectionError, TimeoutError)):
             UNREACHABLE_HUBS.add(constants.ENDPOINT)
         raise DataError(
             f"{field}.file: {path or 'the file'} does not exist and {hub.name}/{hub.file} cannot be downloaded "
-            f"({type(error).__name__}); {remedy}"
+            f"({type(error).__name__}); {remedy}, or run `hacpo prefetch` where there is a network"
         ) from error

@@ -121,7 +121,7 @@ def test_file_of_the_hub_is_read_by_its_own_columns(tmp_path: Path, monkeypatch:
         ("mine/2", "5"),
         ("mine/3", "7"),
     ]
-    options = {"repo_type": "dataset", "local_files_only": False}
+    options = {"repo_type": "dataset", "revision": None, "local_files_only": False}
     assert asked == [(("owner/set", "data/t.parquet"), options)]
     write(tmp_path, *ROWS)
     assert [p.id for p in load(tmp_path, HUB).problems] == ["a", "b", "c"], "a local file comes first"

@@ -17,6 +17,7 @@ from hacpo_core.config import DataConfig, HubConfig, TrainSetConfig
 from hacpo_core.config.counts import train_set_counts
 from hacpo_core.data import arithmetic
 from hacpo_core.data.benchmarks import load_benchmark
+from hacpo_core.data.problem_sets import read_problems
 from hacpo_core.data.training import load_training, step_batch, step_problems
 from hacpo_core.errors import ConfigError, DataError
 from hacpo_core.records import Problem
@@ -242,3 +243,12 @@ def test_training_data_that_cannot_be_is_one_clear_error() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             compose("tiny", "hacpo", overrides=words.split())
+
+
+def test_rows_whose_box_is_empty_are_dropped_as_those_without_an_answer(tmp_path: Path) -> None:
+    solutions = [r"so $\boxed{4}$", r"so $\boxed{}$", "no box", r"so \boxed 5"]
+    rows = [{"problem": f"p{n}", "solution": solution} for n, solution in enumerate(solutions)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = TrainSetConfig(file="t.jsonl", id_field=None, answer_field="solution", answer_form="boxed")
+    problems = read_problems("data.sets.t", config, str(tmp_path), drops_unanswerable=True)
+    assert [problem.answer for problem in problems] == ["4", "5"]

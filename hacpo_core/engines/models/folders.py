@@ -58,7 +58,7 @@ def find_model(path: str, *, agent: str) -> Path:
             ) from error
         raise ModelError(
             f"{field}: {path} is not a folder here and cannot be downloaded from the hub; "
-            f"copy the model to this machine and {remedy}"
+            f"run `hacpo prefetch` where there is a network, or copy the model to this machine and {remedy}"
         ) from error
 
 

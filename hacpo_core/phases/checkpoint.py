@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from hacpo_core.placement.checkpoints import save_checkpoint
 
 
 def checkpoint(experiment: Experiment, step: int, *, best: Collection[int]) -> None:
-    """Save all agents as they are after `step`. An agent whose process dies meanwhile is restored and saved again.
+    """Save all agents as they are after `step`, side by side if they are in processes of their own.
+
+    An agent whose process dies meanwhile is restored and saved again.
 
     Args:
         best: steps whose checkpoints stay, beside the newest ones.
@@ -29,11 +33,23 @@ def checkpoint(experiment: Experiment, step: int, *, best: Collection[int]) -> N
         with agent_at(experiment, agent, step):
             return experiment.placement.save(agent, at)
 
+    def save_all(at: Path) -> dict[str, dict[str, Any]]:
+        agents = experiment.agents
+        if experiment.config.placement.kind == "local":
+            return {agent: save(agent, at / agent) for agent in agents}
+        with ThreadPoolExecutor(len(agents)) as pool:
+            entries = [pool.submit(restarting, partial(save, agent, at / agent)) for agent in agents]
+            try:
+                return {agent: entry.result() for agent, entry in zip(agents, entries, strict=True)}
+            except BaseException as error:
+                if not isinstance(error, Exception):  # Ctrl-C, SIGTERM: else the other agents would write to the end
+                    experiment.placement.break_off()
+                raise
+
     save_checkpoint(
         experiment.ledger.store.root,
         step,
-        experiment.agents,
-        lambda agent, at: restarting(lambda: save(agent, at)),
+        save_all,
         {phase: experiment.ledger.state(step, phase) for phase in phases},
         keep=experiment.config.checkpoint.keep,
         also=frozenset(best),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,7 @@ def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, 
 def save_checkpoint(
     root: Path,
     step: int,
-    agents: Iterable[str],
-    save: Callable[[str, Path], dict[str, Any]],
+    save: Callable[[Path], Mapping[str, dict[str, Any]]],
     states: Mapping[str, Mapping[str, Any]],
     *,
     keep: int,
@@ -113,8 +112,7 @@ def save_checkpoint(
     Args:
         root: the experiment's folder.
         step: the version of all agents.
-        agents: their names.
-        save: writes the agent with this name into a folder, as `save_agent` does.
+        save: writes each agent into a folder of its name inside this one, as `save_agent` does; returns the entries.
         states: states of the method's parts after that step, encoded, by phase.
         keep: number of newest checkpoints to keep.
         also: steps whose checkpoints are kept, too.
@@ -126,7 +124,7 @@ def save_checkpoint(
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
-        entries = {name: save(name, temporary / name) for name in agents}
+        entries = save(temporary)
         files = {
             f"{name}/{file}": digest for name, entry in entries.items() for file, digest in entry.pop("files").items()
         }

@@ -10,12 +10,14 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from flows.planning.capacity import check_fits, memory_fields, with_memory_plan, with_ranks
 from flows.planning.compose import load_config, to_yaml
 from flows.planning.memory import folder_shape, gpu_gib, sizes_of
 from flows.planning.user_code import code_digest
 from flows.records.files import experiment_ids, experiments_dir
-from flows.records.mlflow_address import sqlite_path, sqlite_uri
+from flows.records.mlflow_address import sqlite_path, sqlite_uri, tracking_uri
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import PARTS, ExperimentConfig
 from hacpo_core.config.counts import sharing_agents, train_set_counts
@@ -33,6 +35,8 @@ from hacpo_core.placement.initial_model import InitialModel
 
 CONTENTS_FILE = "contents.json"
 """digests of the models, data files and user code that the configuration refers to"""
+SHARED_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse.", "wekafs", "9p", "afs", "pvfs")
+"""beginnings of the kinds of file systems that several machines mount"""
 _REWRITE = "run the command that planned the experiment again to rewrite it"
 
 
@@ -60,6 +64,7 @@ def plan(config: ExperimentConfig) -> Plan:
     """
     check_checkpoints(config)
     config = _with_absolute_paths(config)
+    check_databases(config)
     reason_alone = why_alone(config)
     if reason_alone is not None:
         warn_once(reason_alone)
@@ -87,6 +92,34 @@ def plan(config: ExperimentConfig) -> Plan:
     contents = contents_of(config)
     name = experiment_id(config, contents)
     return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name, contents)
+
+
+def check_databases(config: ExperimentConfig) -> None:
+    """Raise a ConfigError if a run on a cluster would keep a SQLite database on a file system that machines share.
+
+    SQLite's locks do not hold there, and a database that two machines write is soon corrupt.
+    """
+    if config.placement.kind != "ray" or config.placement.ray.address is None:
+        return
+    runs_dir = Path(config.runtime.runs_dir).absolute()
+    places = [runs_dir / "prefect"] if config.runtime.runner == "prefect" else []
+    if config.tracking.enabled:
+        database = sqlite_path(tracking_uri(config.tracking.uri, runs_dir))
+        places += [] if database is None else [database]
+    for place in places:
+        kind = file_system(place)
+        if kind.startswith(SHARED_FILE_SYSTEMS):
+            raise ConfigError(
+                f"runtime.runs_dir: {place} is a SQLite database on {kind}, which the machines of a cluster share and "
+                "where its locks do not hold; set runtime.runner=direct and tracking.enabled=false, or tracking.uri to "
+                "an MLflow server; `hacpo sync` fills MLflow afterwards"
+            )
+
+
+def file_system(path: Path) -> str:
+    """Kind of the file system that a path lies on, such as ext4 or nfs4; empty if it is unknown."""
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    return next((mounts[parent] for parent in (path, *path.parents) if parent in mounts), "")
 
 
 def why_alone(config: ExperimentConfig) -> str | None:

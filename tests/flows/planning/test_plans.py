@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from flows.grids.planner import plan_grid
 from flows.planning.capacity import step_cost, with_ranks
 from flows.planning.compose import compose, load_config, to_yaml
 from flows.planning.memory import peak_gib, published_shapes, sizes_of
-from flows.planning.plans import Plan, find_plan
+from flows.planning.plans import Plan, check_databases, find_plan
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import num_ranks, occupied_gpus
@@ -99,3 +100,28 @@ def test_whole_name_comes_before_the_beginning_of_a_longer_one(tmp_path: Path) -
         find_plan(tmp_path, "tiny_size")
     with pytest.raises(ConfigError, match=f"the nearest are {ids[3]}, {ids[1]}, {ids[2]}$"):
         find_plan(tmp_path, "tini_state-hacpo-s0-0d")
+
+
+def test_database_on_a_file_system_that_a_cluster_shares_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    mounts = [SimpleNamespace(mountpoint="/", fstype="ext4"), SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4")]
+    monkeypatch.setattr("flows.planning.plans.psutil.disk_partitions", lambda *, all: mounts)
+
+    def why_refused(*words: str) -> str | None:
+        runs_dir = f"runtime.runs_dir={tmp_path / 'runs'}"
+        try:
+            check_databases(compose("tiny", "hacpo", overrides=[runs_dir, "placement.kind=ray", *words]))
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    cluster, direct = "placement.ray.address=auto", "runtime.runner=direct"
+    assert f"{tmp_path}/runs/prefect is a SQLite database on nfs4" in (why_refused(cluster) or "")
+    assert f"{tmp_path}/runs/mlflow.db is a SQLite" in (why_refused(cluster, direct) or "")
+    assert why_refused(cluster, direct, "tracking.enabled=false") is None
+    assert why_refused(cluster, direct, "tracking.uri=http://host:5000") is None
+    assert why_refused() is None, "one machine"
+    mounts.pop()
+    assert why_refused(cluster) is None, "a disk of this machine"

@@ -126,10 +126,12 @@ class Minibatch:
             update: m.
             columns: by name, one number per row.
         """
-        own_B, difference_B = np.flatnonzero(self.kind_B != RowKind.FOREIGN), np.zeros(len(self))
+        own_B = np.flatnonzero(self.kind_B != RowKind.FOREIGN)
+        difference_B, bias_B = np.zeros(len(self)), np.zeros(len(self))
         if len(own_B):
-            difference_N = np.abs(self.old_logprobs.value_N - self.sampler_logprobs.value_N)
-            difference_B[own_B] = Ragged(difference_N, self.old_logprobs.edge).take(own_B).means()
+            bias_N = self.old_logprobs.value_N - self.sampler_logprobs.value_N
+            for column_B, value_N in ((difference_B, np.abs(bias_N)), (bias_B, bias_N)):
+                column_B[own_B] = Ragged(value_N, self.old_logprobs.edge).take(own_B).means()
         figures = {name: value_B.detach().double().cpu().numpy() for name, value_B in columns.items()}
         return TrainedRows(
             key_B=self.keys,
@@ -138,7 +140,7 @@ class Minibatch:
             advantage_B=self.advantage_B,
             weight_B=self.weight_B,
             num_tokens_B=self.tokens.responses.lengths,
-            figures=figures | {"sampler_difference": difference_B},
+            figures=figures | {"sampler_difference": difference_B, "sampler_bias": bias_B},
         )
 
 

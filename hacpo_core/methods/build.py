@@ -22,7 +22,7 @@ from hacpo_core.responses import Responses
 ROW_KEYS = ("step", "agent", "problem_id", "sample", "kind", "update", "advantage", "weight", "num_tokens")
 ROW_FIGURES = (
     *("value", "ratio", "floor", "ceiling", "below_share", "above_share", "stopped_share"),
-    *("kl", "correction", "entropy", "sampler_difference"),
+    *("kl", "correction", "entropy", "sampler_difference", "sampler_bias"),
 )
 """what is stored of every row that was passed through the model, beside an objective's own figures"""
 
@@ -43,7 +43,8 @@ class TrainedRows:
             `above_share` and `stopped_share`, the shares of the row beyond them and without gradient: 0 or 1, or a
             share of tokens; `kl` and `correction`, see `objective_values`; `entropy`, the mean entropy of the learner's
             next-token distribution, nats; `sampler_difference`, the mean over tokens of |old log-probability -
-            the sampler's|, nats, 0 on foreign rows; and the objective's own `Surrogate.figures`.
+            the sampler's|, nats, and `sampler_bias`, the same with its sign, 0 on foreign rows; and the objective's own
+            `Surrogate.figures`.
     """
 
     key_B: tuple[RowKey, ...]

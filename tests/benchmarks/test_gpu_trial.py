@@ -55,7 +55,7 @@ def test_parts_run_in_order_and_append_their_results(tmp_path: Path) -> None:
 
 def test_time_limits_of_the_parts_add_up_to_ten_minutes_and_none_outlives_the_whole(tmp_path: Path) -> None:
     limits = [int(limit) for limit in re.findall(r"^ +part \w+ (\d+) ", SCRIPT.read_text(encoding="utf-8"), re.M)]
-    assert len(limits) == 7
+    assert len(limits) == 8
     assert sum(limits) <= 600
     lines = trial(tmp_path, PARTS="doctor pair", TOTAL_S="0")
     assert lines[:2] == ["=== doctor: no time left", "=== pair: no time left"]

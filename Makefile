@@ -41,6 +41,9 @@ demo-llm: $(LLM)
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(ENGINES)
+	@$(BIN)/python -c 'import psutil, resource as r, sys; limit = r.getrlimit(r.RLIMIT_AS)[0]; \
+		room = min(psutil.virtual_memory().available, limit if limit > 0 else 2**60) / 1e9; \
+		room < 2.5 and sys.exit(f"The tests need 2.5 GB of memory, and {room:.1f} GB are free here")'
 	@$(PYTEST) -m "not system and not soak" --ignore tests/documents --durations=40
 
 # Whole sites (grids, schedules, the page in a browser), DeepSpeed, Ray, kills at many places, digests of whole

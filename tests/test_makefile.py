@@ -35,3 +35,19 @@ def test_wrong_python_is_named_before_anything_is_made_and_its_environment_is_re
     shutil.copy(old, tmp_path / ".venv" / "bin" / "python")
     make(tmp_path, new)
     assert "-m venv --clear .venv" in log.read_text(encoding="utf-8")
+
+
+def test_too_little_memory_for_the_tests_is_one_sentence(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(Path(__file__).parents[1] / name, tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nulimit -v 900000\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    for stamp in (".installed", ".llm", ".engines"):
+        (tmp_path / ".venv" / stamp).touch()
+    done = subprocess.run(["make", "-C", str(tmp_path), "test"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and not [line for line in done.stdout.splitlines() if "directory" not in line]
+    sentence, *rest = done.stderr.splitlines()
+    assert sentence == "The tests need 2.5 GB of memory, and 0.9 GB are free here"
+    assert all(line.startswith("make:") for line in rest)

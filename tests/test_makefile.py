@@ -46,7 +46,9 @@ def test_too_little_memory_for_the_tests_is_one_sentence(tmp_path: Path) -> None
     python.chmod(0o755)
     for stamp in (".installed", ".llm", ".engines"):
         (tmp_path / ".venv" / stamp).touch()
-    done = subprocess.run(["make", "-C", str(tmp_path), "test"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["make", "-C", str(tmp_path), "test"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode != 0 and not [line for line in done.stdout.splitlines() if "directory" not in line]
     sentence, *rest = done.stderr.splitlines()
     assert sentence == "The tests need 2.5 GB of memory, and 0.9 GB are free here"

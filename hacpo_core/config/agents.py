@@ -62,6 +62,8 @@ class WarmUpConfig:
         choices={
             "file": "a file of the data folder",
             "word_problems": "the embedded word problems, training split",
+            "letters": "embedded counts of a letter in words of 3 to 6 letters, training split",
+            "long_letters": "the same in words of 5 to 20 letters, training split",
             "arithmetic": "demonstrations of the embedded sums, training split, with misconceptions",
         },
     )

@@ -59,6 +59,8 @@ class ProblemSetConfig:
             "file": "a file of the data folder",
             "arithmetic": "the embedded sums, for tiny models",
             "word_problems": "the embedded word problems, for small language models",
+            "letters": "embedded counts of a letter in words of 3 to 6 letters, for small language models",
+            "long_letters": "the same in words of 5 to 20 letters, for small language models",
         },
     )
     file: str | None = setting(
@@ -123,6 +125,8 @@ class BenchmarkConfig(ProblemSetConfig):
             "file": "a file of the data folder",
             "arithmetic": "the embedded sums, for tiny models",
             "word_problems": "the embedded word problems, for small language models",
+            "letters": "embedded counts of a letter in words of 3 to 6 letters, for small language models",
+            "long_letters": "the same in words of 5 to 20 letters, for small language models",
             "development": "problems held out of the training sets",
         },
     )

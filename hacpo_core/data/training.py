@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from hacpo_core.config import DataConfig
-from hacpo_core.data import arithmetic, word_problems
+from hacpo_core.data import arithmetic, letters, word_problems
 from hacpo_core.data.problem_sets import read_problems, with_prompts
+from hacpo_core.data.word_problems import Split
 from hacpo_core.errors import DataError
 from hacpo_core.records import Problem
 from hacpo_core.seeds import derive_seed, generator
 
-EMBEDDED = {"arithmetic": arithmetic.problems, "word_problems": word_problems.problems}
+EMBEDDED: Mapping[str, Callable[[Split], list[Problem]]] = {
+    "arithmetic": arithmetic.problems,
+    "word_problems": word_problems.problems,
+    **{task: partial(letters.problems, task) for task in letters.LENGTHS},
+}
 """problems of each embedded task, by the kind of a problem set; called with the split"""
 
 

@@ -58,8 +58,8 @@ def embedded_problem(task: str, text: str, answer: int, split: Split) -> Problem
 
 
 @dataclass(frozen=True, slots=True)
-class WordProblem:
-    """A question, its solution in one calculation, and the answer."""
+class Exercise:
+    """A question, its worked solution, and the answer."""
 
     text: str
     solution: str
@@ -79,24 +79,24 @@ def _numbers(sign: str) -> list[tuple[int, int, int]]:
     return [(a * b, b, a) for a, b in factors]
 
 
-def _form(form: str, sign: str) -> Iterator[WordProblem]:
+def _form(form: str, sign: str) -> Iterator[Exercise]:
     """Problems of one form, with numbers in a fixed shuffled order."""
     numbers = sorted(_numbers(sign), key=lambda terms: derive_seed("word problem", form, *terms))
     for a, b, result in numbers[:_PER_FORM]:
         place = derive_seed("word problem's words", form, a, b)
         name, things = _NAMES[place % len(_NAMES)], _THINGS[place // len(_NAMES) % len(_THINGS)]
         text = form.format(a=a, b=b, name=name, things=things)
-        yield WordProblem(text, f"{a} {sign} {b} = {result}", result)
+        yield Exercise(text, f"{a} {sign} {b} = {result}", result)
 
 
 @cache
-def _shuffled() -> tuple[WordProblem, ...]:
+def _shuffled() -> tuple[Exercise, ...]:
     signs = {"+": _SUMS, "-": _DIFFERENCES, "*": _PRODUCTS, "/": _QUOTIENTS}
     problems = [problem for sign, forms in signs.items() for form in forms for problem in _form(form, sign)]
     return tuple(sorted(problems, key=lambda problem: derive_seed("word problems", problem.text)))
 
 
-def split_problems(split: Split) -> Sequence[WordProblem]:
+def split_problems(split: Split) -> Sequence[Exercise]:
     """Problems of one split, in a fixed shuffled order: 256 for "test", 256 for "dev", the others for "train"."""
     return part_of(_shuffled(), split)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import WarmUpConfig
-from hacpo_core.data import arithmetic, word_problems
+from hacpo_core.data import arithmetic, letters, word_problems
 from hacpo_core.data.prompts import format_messages, render_prompts
 from hacpo_core.data.rows import data_path, read_rows
 from hacpo_core.data.tokens.retokenize import encode_responses, valid_unicode
@@ -60,7 +60,9 @@ def read_solutions(field: str, config: WarmUpConfig, directory: str | None) -> l
     if config.source == "file":
         texts = _texts_of_file(field, config, directory)
     elif config.source == "word_problems":
-        texts = [(problem.text, problem.solution) for problem in word_problems.split_problems("train")]
+        texts = [(exercise.text, exercise.solution) for exercise in word_problems.split_problems("train")]
+    elif config.source in letters.LENGTHS:
+        texts = [(exercise.text, exercise.solution) for exercise in letters.split_exercises(config.source, "train")]
     else:
         texts = _demonstrations(config)
     return [Solution(format_messages(config.template, problem, config.system), text) for problem, text in texts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import io
 import logging
@@ -76,14 +75,11 @@ app.command("list")(runs.list_runs)
 app.add_typer(services.server_app, name="server")
 
 
-class _BriefFormatter(logging.Formatter):
-    """Omits the traceback of a `HacpoError`; Prefect logs one at every level that the error passes through."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        if record.exc_info and isinstance(record.exc_info[1], HacpoError):
-            record = copy.copy(record)  # Prefect's web page still shows the traceback
-            record.exc_info = record.exc_text = None
-        return super().format(record)
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record is anything but Prefect's copy of an error that passes a task or a flow and ends the command."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_copy = isinstance(error, HacpoError) or record.name in ("prefect.task_runs", "prefect.flow_runs")
+    return not (record.name.startswith("prefect.") and record.levelno >= logging.ERROR and is_copy)
 
 
 def _why_machine_failed(error: Exception) -> str | None:
@@ -104,7 +100,8 @@ def main() -> None:
     """Run the command line; a `HacpoError` or an error of the machine is one sentence, without a traceback."""
     configure_process()
     terminal = logging.StreamHandler()
-    terminal.setFormatter(_BriefFormatter("%(levelname)s %(name)s: %(message)s"))
+    terminal.addFilter(_is_news)
+    terminal.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     if isinstance(sys.stdout, io.TextIOWrapper):
         # responses may contain characters that the terminal cannot encode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Any, TextIO, cast
 
 @functools.cache
 def configure_process() -> None:
-    """Configure garbage collection and CUDA device order. Later calls do nothing.
+    """Configure garbage collection, CUDA device order, paths and a library's log. Later calls do nothing.
 
     Every command, flow and service of ours calls this first, unlike Prefect's server and the verifier's workers.
 
@@ -24,6 +25,9 @@ def configure_process() -> None:
     atexit.register(gc.freeze)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # querying GPUs must not fix the visible devices
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # same numbering as nvidia-smi
+    if path := os.environ.get("PYTHONPATH"):  # a worker runs in another folder
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
+    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)  # it tells every retry, twice
 
 
 def ignore_broken_output() -> None:

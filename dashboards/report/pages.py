@@ -96,7 +96,8 @@ def _missing_lines(cells: Sequence[tuple[GridCell, ExperimentState]]) -> list[st
     """A line per state and reason."""
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
     for cell, state in cells:
-        reason = state.reason.strip().splitlines()[-1] if state.reason.strip() else ""
+        lines = state.reason.strip().splitlines()  # one for each model or file that is missing, or a traceback
+        reason = "; ".join(lines if state.state == "unavailable" else lines[-1:])
         agents_by_run = by_reason.setdefault((state.state, reason), {})
         agents_by_run.setdefault(f"{variant_of(cell).title} seed {cell.seed}", []).append(cell.agent)
     return [

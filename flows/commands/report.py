@@ -43,7 +43,7 @@ def report(
     from flows.grids.planner import plan_grid
 
     grid_plan = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
-    results, folder = read_results(grid_plan), out or runs_dir / "reports" / grid_plan.name
+    results, folder = read_results(grid_plan), out or runs_dir / "reports" / grid_plan.report_name
     report = write_report(results, folder)
     save_results(results, folder / f"results{ARCHIVE}")
     sync_grid(record_of(grid_plan), runs_dir, report.sentences)

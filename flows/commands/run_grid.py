@@ -70,9 +70,11 @@ def run_grid(
         print(f"{plan.id} is complete and is reused.")
     print_states(grid)
     if not awaited_plans and not grid.experiments("done"):
-        raise EngineError(f"{grid.name}: no experiment is complete and none can be run; --dry-run shows the reasons")
+        raise EngineError(
+            f"{grid.name}: no experiment is complete and --run {selection} selects none; --run all takes those that "
+            "failed and those not run yet, --dry-run shows why others cannot be run"
+        )
     record_grid(grid, runs_dir)
-    reasons: dict[str, str] = {}
     if awaited_plans:
         print(grid.config.about.strip())
         for plan in awaited_plans:
@@ -82,10 +84,10 @@ def run_grid(
             submit(plans_to_run, _schedule(runs_dir))
             print(f"{experiments_text(len(plans_to_run))} in the queue; start `hacpo worker` to train")
             return
-        reasons = _train(awaited_plans, runs_dir, num_slots=number)
+        _train(awaited_plans, runs_dir, num_slots=number)
         grid = make_plan()
     _show_results(grid, runs_dir, begun_at=begun_at)
-    _raise_unless_complete(grid, reasons)
+    _raise_unless_complete(grid)
 
 
 def _check_num_workers(num_workers: int | None, runs_dir: Path) -> None:
@@ -102,7 +104,7 @@ def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
     from dashboards.report import read_results, write_report  # imports vl-convert, not needed to show or submit a grid
 
     rows = result_rows(grid)
-    report = write_report(read_results(grid), runs_dir / "reports" / grid.name)
+    report = write_report(read_results(grid), runs_dir / "reports" / grid.report_name)
     sync_experiments(runs_dir, [plan.id for plan in grid.plans.values()])
     sync_grid(record_of(grid), runs_dir, report.sentences)
     print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
@@ -136,7 +138,7 @@ def _brief(rows: Sequence[Mapping[str, Any]], benchmarks: Sequence[str] | None) 
     return table[[*key_columns, "method", "agent", *scores, "tokens"]]
 
 
-def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
+def _raise_unless_complete(grid: GridPlan) -> None:
     """Raise an EngineError that counts the experiments by state, unless all are complete."""
     counts = count_experiments(grid)
     if counts["done"] == sum(counts.values()):
@@ -145,12 +147,9 @@ def _raise_unless_complete(grid: GridPlan, reasons: Mapping[str, str]) -> None:
     others = ", ".join(
         f"{number} {words.get(state, state)}" for state, number in counts.items() if number and state != "done"
     )
-    reason = ""
-    if reasons:
-        first, error = next(iter(reasons.items()))
-        reason = f"; first to end: {first} ({error})"
-    remedy = "; --run failed retries those that failed" if counts["failed"] else ""
-    raise EngineError(f"{counts['done']} of {experiments_text(sum(counts.values()))} done, {others}{reason}{remedy}")
+    # A model or class that was repaired makes a new experiment, which has not failed.
+    remedy = "; --run all trains them" if counts["failed"] or counts["missing"] else ""
+    raise EngineError(f"{counts['done']} of {experiments_text(sum(counts.values()))} done, {others}{remedy}")
 
 
 def record_of(grid: GridPlan) -> GridRecord:
@@ -194,11 +193,8 @@ def _schedule(runs_dir: Path) -> Schedule:
     return Schedule(ensure_server(runs_dir), runs_dir)
 
 
-def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int) -> dict[str, str]:
-    """Submit experiments and wait for them.
-
-    Returns:
-        reason by id of the experiments that failed.
+def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int) -> None:
+    """Submit experiments and wait for them; the display says which fail, and why.
 
     Raises:
         HacpoError: a model cannot be made, or the worker of this call ended.
@@ -208,7 +204,7 @@ def _train(plans: Sequence[Plan], runs_dir: Path, *, num_slots: int) -> dict[str
             schedule = _schedule(runs_dir)
             end_when_idle(runs_dir, 60 * plans[0].config.runtime.server_idle_minutes)
             submit(plans, schedule)  # removes an earlier failure, which would end the wait
-            return watch(_longest_first(plans), schedule, partial(_schedule, runs_dir), check)
+            watch(_longest_first(plans), schedule, partial(_schedule, runs_dir), check)
     except (KeyboardInterrupt, EngineError, ServerError):
         server = find_server(runs_dir)  # its address may have changed
         if find_worker(runs_dir) is None and server is not None:

@@ -96,6 +96,8 @@ class GridPlan:
     cells: list[GridCell]
     plans: dict[str, Plan]
     states: dict[str, ExperimentState]
+    report_name: str
+    """folder of its report: its name, and seeds other than those of its file"""
 
     def experiments(self, *states: str) -> list[Plan]:
         """The experiments in the given states, each once; without states, all."""
@@ -172,7 +174,10 @@ def plan_grid(
     plans = {plan.id: plan for plan, _ in items.values()}
     states = {plan.id: state for plan, state in items.values()}
     _check_layout(config.report, {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final})
-    return GridPlan(file_stem(name), config, list(cells.values()), plans, states)
+    own_name = file_stem(name)
+    is_other = seeds is not None and list(seeds) != load_grid(name).seeds
+    report_name = "-".join([own_name, "seeds", *map(str, config.seeds)]) if is_other else own_name
+    return GridPlan(own_name, config, list(cells.values()), plans, states, report_name)
 
 
 def _enter(cells: dict[tuple[Any, ...], GridCell], cell: GridCell) -> None:

@@ -19,7 +19,7 @@ from flows.planning.user_code import code_digest
 from flows.records.files import experiment_ids, experiments_dir
 from flows.records.mlflow_address import sqlite_path, sqlite_uri, tracking_uri
 from flows.records.states import CONFIG_FILE
-from hacpo_core.config import PARTS, ExperimentConfig
+from hacpo_core.config import PARTS, ExperimentConfig, ProblemSetConfig
 from hacpo_core.config.counts import sharing_agents, train_set_counts
 from hacpo_core.config.identity import experiment_id
 from hacpo_core.config.replays import check_checkpoints
@@ -86,9 +86,7 @@ def plan(config: ExperimentConfig) -> Plan:
                 f"train.problems: got {config.train.problems}, of which {size} are from data.sets.{name}, but it has "
                 f"{len(sets[name])} training problems; lower it"
             )
-    with all_problems() as check:
-        for name, benchmark in config.evaluate.benchmarks.items():
-            check(partial(load_benchmark, name, benchmark, config.data))
+    load_benchmarks(config)
     contents = contents_of(config)
     name = experiment_id(config, contents)
     return Plan(name, config, experiments_dir(Path(config.runtime.runs_dir)) / name, contents)
@@ -152,7 +150,7 @@ def all_problems() -> Iterator[Callable[[Callable[[], object]], None]]:
     if len(problems) == 1:
         raise problems[0]
     if problems:
-        raise type(problems[0])("; ".join(map(str, problems)))
+        raise type(problems[0])("\n".join(map(str, problems)))
 
 
 def _tiny_sizes(config: ExperimentConfig) -> dict[str, int]:
@@ -239,19 +237,35 @@ def check_contents(plan: Plan) -> None:
 def data_files(config: ExperimentConfig) -> dict[str, tuple[Path, str]]:
     """Path and SHA-256 (hex) of every data file, keyed by "train <set>" or "benchmark <name>"."""
     directory = config.data.directory
-    paths = {
-        f"train {name}": problem_file(f"data.sets.{name}", config.data.sets[name], directory)
-        for name in config.data.train
+    sets: dict[str, tuple[str, ProblemSetConfig]] = {
+        f"train {name}": (f"data.sets.{name}", config.data.sets[name]) for name in config.data.train
     }
-    for name, benchmark in config.evaluate.benchmarks.items():
-        paths[f"benchmark {name}"] = problem_file(f"evaluate.benchmarks.{name}", benchmark, directory)
-    return {context: (path, sha256_of(path)) for context, path in paths.items() if path is not None}
+    benchmarks = config.evaluate.benchmarks.items()
+    sets |= {f"benchmark {name}": (f"evaluate.benchmarks.{name}", benchmark) for name, benchmark in benchmarks}
+    digests: dict[str, tuple[Path, str]] = {}
+
+    def add(context: str) -> None:
+        path = problem_file(*sets[context], directory)
+        if path is not None:
+            digests[context] = path, sha256_of(path)
+
+    with all_problems() as check:
+        for context in sets:
+            check(partial(add, context))
+    return digests
 
 
 def load_benchmarks(config: ExperimentConfig) -> dict[str, Benchmark]:
-    """Load every benchmark that the configuration declares, by name."""
-    benchmarks = config.evaluate.benchmarks
-    return {name: load_benchmark(name, benchmark, config.data) for name, benchmark in benchmarks.items()}
+    """Load every benchmark that the configuration declares, by name; an error has a line for each that is missing."""
+    benchmarks: dict[str, Benchmark] = {}
+
+    def load(name: str) -> None:
+        benchmarks[name] = load_benchmark(name, config.evaluate.benchmarks[name], config.data)
+
+    with all_problems() as check:
+        for name in config.evaluate.benchmarks:
+            check(partial(load, name))
+    return benchmarks
 
 
 def check_agent(plan: Plan, agent: str) -> None:

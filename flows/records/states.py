@@ -86,20 +86,25 @@ def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:
 
 
 def differing_fields(roots: Iterable[Path]) -> dict[str, str]:
-    """By id, the fields in which a run differs from others of its pair, method and seed, as `name=value`."""
-    families: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    """By id, the fields in which a run differs from others of its pair, method and seed, and its successor if any."""
+    families: dict[tuple[str, ...], dict[Path, dict[str, Any]]] = {}
     for root in roots:
         with suppress(OSError):
             file = root / CONFIG_FILE
             config = _fields(file, file.stat().st_mtime_ns)
             names = tuple(str(config.get(name)) for name in ("pair.name", "method.name", "seed"))
-            families.setdefault(names, {})[root.name] = config
+            families.setdefault(names, {})[root] = config
     differs = {}
     for family in families.values():
         values = {name: {str(config.get(name)) for config in family.values()} for name in next(iter(family.values()))}
-        for run, config in family.items():
-            own = [name for name in config if len(values.get(name, ())) > 1]
-            differs[run] = ", ".join(f"{name}={config[name]}" for name in own)
+        for root, config in family.items():
+            texts = [f"{name}={config[name]}" for name in config if len(values.get(name, ())) > 1]
+            # Runs of the same configuration differ in contents: a model, data or a class that was changed.
+            twins = [twin for twin in family if config and family[twin] == config]
+            newest = max(twins, key=lambda twin: (twin / CONFIG_FILE).stat().st_mtime, default=root)
+            if newest != root:
+                texts.append(f"its model, data or code changed: see {newest.name}")
+            differs[root.name] = ", ".join(texts)
     return differs
 
 

@@ -173,7 +173,7 @@ class Reconciler:
         restarts = _restarts(run, step)
         self._set(run, Crashed(message=reason))
         if restarts >= MAX_RESTARTS:
-            error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run failed`")
+            error = EngineError(f"{reason}, {restarts + 1} times; retry it with `hacpo grid --run all`")
             record_failure(root, error)
             return f"{reason}; given up after {restarts} restarts"
         # Not by rescheduling the same run: a worker that still waits for the dead process would take it twice and fail.

@@ -139,7 +139,7 @@ def _download(field: str, config: ProblemSetConfig, path: Path | None) -> Path:
     if path is None:
         remedy = f"put the file into the data folder and set {field}.file to its name"
     if field.startswith("evaluate."):
-        remedy += ", or remove the benchmark from evaluate.during and evaluate.final"
+        remedy += ", or leave it out (evaluate.during and evaluate.final; hacpo evaluate: --benchmarks)"
     if not hub.name:
         raise DataError(f"{field}.file: {path} does not exist; set data.directory or HACPO_DATA_DIR, or {remedy}")
     # Each request to an unreachable hub takes 23 s to time out, so after the first one only the local cache is used.

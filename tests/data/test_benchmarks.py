@@ -133,7 +133,7 @@ def test_hub_that_cannot_be_reached_names_the_local_path(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(problem_sets, "hf_hub_download", unreachable)
     message = rf"owner/set/data/t.parquet cannot be downloaded \(LocalEntryNotFoundError\); put the file at {tmp_path}"
-    message += ".*, or remove the benchmark from evaluate.during and evaluate.final"
+    message += ".*, or leave it out"
     with pytest.raises(DataError, match=message):
         load(tmp_path, HUB)
 

@@ -193,7 +193,7 @@ def test_what_is_wrong_with_models_and_data_is_named(folders: dict[str, Path], t
         plan_of(tmp_path)
     for folder in folders.values():
         folder.rename(folder.with_name(f"moved {folder.name}"))
-    with pytest.raises(ModelError, match=r"agents.one.path: .* is not a folder; .*agents.two.path: .* is not a folder"):
+    with pytest.raises(ModelError, match=r"agents.one.path: .* is not a folder.*\n.*agents.two.path: .* is no"):
         plan_of(tmp_path)
 
 

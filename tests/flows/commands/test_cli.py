@@ -25,24 +25,29 @@ from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.files import make_folder
 
 
-@pytest.mark.parametrize(("error", "is_shown"), [(ConfigError("a remedy"), False), (ValueError("a bug"), True)])
-def test_terminal_shows_a_traceback_of_bugs_alone(
-    error: Exception, is_shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_error_of_a_run_is_said_once_whatever_prefect_logs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Prefect logs every error that passes a task or a flow with its traceback."""
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    errors: list[Exception] = []
 
     def command() -> None:
         try:
-            raise error
+            raise errors[-1]
         except Exception:
+            logging.getLogger("prefect.task_runs").error("Finished in state Failed(%r)", errors[-1])
             logging.getLogger("prefect.engine").exception("Encountered exception")
+            raise
 
     monkeypatch.setattr("flows.cli.app", command)
-    main()
-    said = capsys.readouterr().err
-    assert said.startswith("ERROR prefect.engine: Encountered exception\n")
-    assert ("Traceback" in said) is is_shown
+    for error, end, is_said in ((ConfigError("a remedy"), SystemExit, False), (ValueError("a bug"), ValueError, True)):
+        errors.append(error)
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        with pytest.raises(end):
+            main()
+        said = capsys.readouterr().err
+        assert "task_runs" not in said
+        assert ("ERROR prefect.engine: Encountered exception\nTraceback" in said) is is_said
+        assert (said == "hacpo: a remedy\n") is not is_said
 
 
 @pytest.mark.parametrize("end", [SystemExit(130), KeyboardInterrupt()], ids=["by typer", "before typer"])

@@ -22,7 +22,7 @@ from hacpo_core.files import write_json
 def run_folder(runs_dir: Path, name: str, step: int, age_s: float, *scores: float) -> Path:
     root = runs_dir / "experiments" / name
     root.mkdir(parents=True)
-    (root / CONFIG_FILE).write_text("seed: 0\n", encoding="utf-8")
+    (root / CONFIG_FILE).write_text(f"seed: {age_s}\n", encoding="utf-8")
     evaluations = [Evaluation(n, "gsm8k", "a", score, Spent(0, 0.0, 0.0)) for n, score in enumerate(scores)]
     progress = Progress("p", "m", 0, step, 9, 1.0, evaluations=evaluations)
     write_json(root / PROGRESS_FILE, asdict(progress))
@@ -64,10 +64,14 @@ def test_runs_of_one_pair_method_and_seed_say_in_which_fields_they_differ(tmp_pa
     for name, num_steps in (("p-m-s0-long", 9), ("p-m-s0-short", 2)):
         config = {"pair": {"name": "p"}, "method": {"name": "m"}, "seed": 0, "train": {"num_steps": num_steps}}
         (run_folder(tmp_path, name, 1, 0.0) / CONFIG_FILE).write_text(json.dumps(config), encoding="utf-8")
+    repaired = run_folder(tmp_path, "p-m-s0-repaired", 0, 0.0) / CONFIG_FILE
+    repaired.write_text((tmp_path / "experiments" / "p-m-s0-long" / CONFIG_FILE).read_text(), encoding="utf-8")
+    os.utime(tmp_path / "experiments" / "p-m-s0-long" / CONFIG_FILE, (1e9, 1e9))
     (run_folder(tmp_path, "q-m-s0-corrupt", 1, 0.0) / CONFIG_FILE).write_text("{", encoding="utf-8")
     rows = json.loads(CliRunner().invoke(app, ["list", "--runs-dir", str(tmp_path), "--json"]).stdout)
     assert {row["id"]: row["differs"] for row in rows} == {
-        "p-m-s0-long": "train.num_steps=9",
+        "p-m-s0-long": "train.num_steps=9, its model, data or code changed: see p-m-s0-repaired",
+        "p-m-s0-repaired": "train.num_steps=9",
         "p-m-s0-short": "train.num_steps=2",
         "q-m-s0-corrupt": "",
     }

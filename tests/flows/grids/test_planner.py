@@ -189,6 +189,12 @@ def test_worker_of_a_grid_trains_as_many_at_a_time_as_the_gpus_hold(
     assert default_workers(list(plan_grid("demo", runs_dir=tmp_path, overrides=words).plans.values())) == 1
 
 
+def test_report_of_other_seeds_has_a_folder_of_its_own(small_models: Path, tmp_path: Path) -> None:
+    grid = small_grid(small_models, tmp_path, "gspo")
+    names = [plan_grid(grid, runs_dir=tmp_path, seeds=seeds).report_name for seeds in (None, [0, 1], [0])]
+    assert names == ["grid", "grid", "grid-seeds-0"]
+
+
 def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,7 +107,8 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     save_plan(broken)
     (broken.root / "steps").write_text("in the way", encoding="utf-8")
     printed = finish(start(grid_file), code=3)
-    assert "1 of 2 experiments done, 1 failed; first to end: " in printed
+    assert "1 of 2 experiments done, 1 failed; --run all trains them" in printed
+    assert printed.count("StoreError") == 1, "said once"
     assert f"{broken.id}: FAILED" in printed
     grid = planned(grid_file)
     assert {(c.method, grid.states[c.experiment].state) for c in grid.cells} == {("naive", "done"), ("hacpo", "failed")}
@@ -115,7 +116,7 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     (done,) = planned(grid_file).experiments("done")
     written_at = (done.root / "result.json").stat().st_mtime_ns
     (broken.root / "steps").unlink()
-    assert "--run failed retries" in finish(start(grid_file), code=3)
+    assert "--run all trains" in finish(start(grid_file), code=3)
     assert len(planned(grid_file).experiments("failed")) == 1, "a failed one is not tried again unasked"
 
     killed = start(grid_file, "--run", "failed", "--workers", "1")

@@ -223,7 +223,7 @@ def test_restarts_are_counted_until_a_step_is_added_and_end_in_a_recorded_failur
         assert check_once(last) == [f"x: its process died; given up after {MAX_RESTARTS} restarts"]
         assert (last.states, last.submitted) == (["CRASHED"], [])
         reason = experiment_status(last.root("x")).reason
-        assert reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run failed`"
+        assert reason == "EngineError: its process died, 4 times; retry it with `hacpo grid --run all`"
         (last.root("x") / FAILURE_FILE).unlink()
         (steps / "000008").mkdir()
         check_once(last)

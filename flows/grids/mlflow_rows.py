@@ -69,7 +69,7 @@ def sync_grid(record: GridRecord, runs_dir: Path, verdicts: Sequence[str] = ()) 
         store = open_store(plan.config, uri, results=True)
         write_json(runs_dir / STATE_FILE, {"experiment": store.experiment_id})
         store.add_columns(
-            params=("method", *SYMBOLS),  # name and seed are in the run's name
+            params=("pair", "method", "seed", *SYMBOLS),
             metrics=(*(f"{MEAN}/{name}" for name in record.benchmarks), "tokens_sampled", "hours"),
         )
         for cells in rows:
@@ -119,6 +119,8 @@ def _batches(cells: Sequence[_Cell]) -> Iterator[Batch]:
 
     last = {cell.plan.root: last_step(cell.plan.root, cell.plan.config) for cell in cells}
     ended_ms = max(int(StepStore(root).metrics(step)["timestamp_ms"]) for root, step in last.items())
+    costs = {name: sum(cell.row[column] for cell in cells) / unit for name, column, unit in _COSTS}
+    begun_ms = max(0, ended_ms - int(3_600_000 * costs["hours"]))  # MLflow's duration is the training's
     curves = [_curves(cell, last[cell.plan.root]) for cell in cells]
     for name in [name for name in curves[0] if all(name in curve for curve in curves)]:
         values = [curve[name] for curve in curves]
@@ -127,8 +129,7 @@ def _batches(cells: Sequence[_Cell]) -> Iterator[Batch]:
             reached = [max((s for s in by_step if s <= step), default=None) for by_step in values]
             at_step = [by_step[s] for by_step, s in zip(values, reached, strict=True) if s is not None]
             if len(at_step) == len(cells):
-                yield Batch(step, ended_ms, {f"{MEAN}/{name}": sum(at_step) / len(cells)})
-    costs = {name: sum(cell.row[column] for cell in cells) / unit for name, column, unit in _COSTS}
+                yield Batch(step, ended_ms if step else begun_ms, {f"{MEAN}/{name}": sum(at_step) / len(cells)})
     yield Batch(max(last.values()), ended_ms, costs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,11 +18,15 @@ if TYPE_CHECKING:  # importing pandas takes half a second
     import pandas as pd
 
 
+_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+
+
 class Bars:
     """Progress bars by name, on standard error."""
 
     def __init__(self) -> None:
         self._bars: dict[str, tqdm[Any]] = {}
+        self._begun_at: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -35,14 +40,17 @@ class Bars:
         if name in self._bars and self._bars[name].total != total:
             self._bars.pop(name).close()
         if name not in self._bars:
-            self._bars[name] = tqdm(total=total, desc=name, file=sys.stderr, dynamic_ncols=True, leave=False)
+            # without a rate, which contradicts the time after a resume, and without redraws in a log
+            options: Any = {"bar_format": _FORMAT, "disable": None, "dynamic_ncols": True, "leave": False}
+            self._bars[name] = tqdm(total=total, desc=name, file=sys.stderr, **options)
+            self._begun_at[name] = time.monotonic()
         self._bars[name].set_postfix_str(note, refresh=False)
         self._bars[name].update(position - self._bars[name].n)
 
     def finish(self, name: str, outcome: str) -> None:
         """Remove a bar, if it has appeared, and print how its work ended."""
         bar = self._bars.pop(name, None)
-        seconds = "" if bar is None else f" ({bar.format_dict['elapsed']:.0f} s)"
+        seconds = "" if bar is None else f" ({time.monotonic() - self._begun_at[name]:.0f} s)"
         if bar is not None:
             bar.close()
         self.tell(f"{name}: {outcome}{seconds}")
@@ -60,8 +68,11 @@ class TerminalWatcher(Bars, Watcher):
         self._title = title
 
     def warmed_up(self, agent: str, step: int, num_steps: int, loss: float) -> None:
-        """Move the bar of the agent's warm-up."""
-        self.show(f"warm-up {agent}", step, num_steps, f"loss {loss:.3f}")
+        """Move the bar of the agent's warm-up, which ends with its last step."""
+        name, note = f"warm-up {agent}", f"loss {loss:.3f}"
+        self.show(name, step, num_steps, note)
+        if step == num_steps:
+            self.finish(name, f"done, {note}")
 
     def stepped(self, progress: Progress) -> None:
         """Move the bar of the training steps."""

@@ -64,7 +64,7 @@ def finished(
     for (step, benchmark, agent), values in rewards.items():
         evaluate(store, step, benchmark, agent, np.asarray(values, dtype=np.float64), headline)
     for step in range(1, NUM_STEPS + 1):
-        value = {"timestamp_ms": 0, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
+        value = {"timestamp_ms": 10**12, "run": {}, "agents": {agent: dict(metrics) for agent in agents}}
         store.commit(step, "metrics", {"metrics.json": value})
     tokens, gpu_s = metrics.get("tokens/sampled", 0), metrics.get("gpu/rollout_s", 0.0)
     noted = [

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app, main
 from flows.records.failures import failures_recorded, read_failure
+from flows.runs.display import TerminalWatcher
 from flows.service.processes import Record, home_of
 from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.files import make_folder
@@ -115,6 +116,16 @@ def test_full_disk_below_the_tests_is_one_sentence(small_disk: Callable[[str], P
     said = f"the disk of {folder} is full; free some space, or set TMPDIR to another folder"
     assert done.returncode == 2 and said in "".join(done.stdout.splitlines()[-2:]), done.stdout
     assert "Errno" not in done.stdout + done.stderr and len(done.stdout.splitlines()) < 20, done.stdout
+
+
+def test_log_of_a_training_holds_no_redraws_and_a_warm_up_ends_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with TerminalWatcher("run") as watcher:
+        for step in (1, 2):
+            watcher.warmed_up("qwen", step, 2, 0.5)
+        for step in (1, 2, 3):
+            watcher.show("run", step, 3, "mean reward 0.5")
+        watcher.finish("run", "done")
+    assert capsys.readouterr().err == "warm-up qwen: done, loss 0.500 (0 s)\nrun: done (0 s)\n"
 
 
 def invoke(*words: str) -> None:

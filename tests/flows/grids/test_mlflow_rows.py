@@ -90,8 +90,10 @@ def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRe
         "experiment": experiment.experiment_id
     }
     view = json.loads(experiment.tags["mlflow.sharedViewState.hacpo"])
-    columns = {"params.`method`", "params.`δ_step`", f"metrics.`mean/{TEST}`", "metrics.`hours`"}
-    assert columns <= set(view["selectedColumns"])
+    places = ["params.`pair`", "params.`method`", "params.`seed`", "params.`α`", f"metrics.`mean/{TEST}`"]
+    assert [name for name in view["columnOrder"] if name in places] == places, "parameters stand left"
+    assert set(view["columnOrder"]) < set(view["selectedColumns"]) and view["columnWidths"][places[-1]] > 200
+    assert hacpo.info.end_time - hacpo.info.start_time == 3_600_000 * costs["hours"], "the training's duration"
 
 
 def test_rows_join_other_grids_and_take_what_was_evaluated_later(grid: GridRecord, tmp_path: Path) -> None:

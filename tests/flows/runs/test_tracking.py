@@ -82,8 +82,11 @@ def test_runs_hold_parameters_tags_metrics_and_twice_the_same_changes_nothing(sm
     before = {point.step for point in client.get_metric_history(child.info.run_id, "evaluate/dev_accuracy")}
     assert before == {0, 2, 4}
     view = json.loads(client.get_experiment(parent.info.experiment_id).tags["mlflow.sharedViewState.hacpo"])
-    names = ["params.`method`", "params.`seed`", "tags.`pair`"]
-    assert view == {"selectedColumns": [*names, "metrics.`evaluate/dev_accuracy`", "metrics.`evaluate/test_accuracy`"]}
+    names = ["tags.`pair`", "params.`method`", "params.`seed`"]
+    names += ["metrics.`evaluate/dev_accuracy`", "metrics.`evaluate/test_accuracy`"]
+    assert view["columnOrder"] == names and view["selectedColumns"] == ["attributes.`Duration`", *names]
+    last_ms = max(point.timestamp for point in client.get_metric_history(parent.info.run_id, "evaluate/test_accuracy"))
+    assert parent.info.end_time == last_ms, "the end of the training, whenever it is sent"
 
     all_points = mlflow_points(runs_dir_of(planned) / "mlflow.db")
     assert set(all_points.values()) == {1}

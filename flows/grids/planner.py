@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from flows.planning.capacity import check_fits, with_memory_plan, with_ranks
 from flows.planning.compose import compose, merged
-from flows.planning.declarations import file_stem, is_file_name, read_declaration, with_paths_beside
+from flows.planning.declarations import file_stem, is_file_name, read_declaration
 from flows.planning.memory import published_shapes, sizes_of
 from flows.planning.plans import Plan, plan
 from flows.records.files import experiments_dir
@@ -105,14 +105,12 @@ class GridPlan:
 
 
 def load_grid(name: str) -> GridConfig:
-    """Load a grid by name, or from the path of a YAML file, beside which the files that it names are looked for first.
+    """Load a grid by name, or from the path of a YAML file.
 
     Raises:
         ConfigError: there is no such grid, or a field is missing, unknown or of the wrong type.
     """
     tree = read_declaration("grid", name)
-    if is_file_name(name):
-        tree = OmegaConf.create(with_paths_beside(OmegaConf.to_container(tree), Path(name).parent))
     grid: GridConfig = merged(GridConfig, [(f"grid {name}", tree)], remedy="fix its file")
     for field_name, values in (("seeds", grid.seeds), ("entries", grid.entries)):
         if not values:

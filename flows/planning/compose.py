@@ -200,7 +200,7 @@ def _by_name(field: str, names: Sequence[str]) -> dict[str, str]:
     declarations: dict[str, str] = {}
     for declaration in names:
         first = declarations.setdefault(file_stem(declaration), declaration)
-        if Path(first).absolute() != Path(declaration).absolute():
+        if Path(first).resolve() != Path(declaration).resolve():
             raise ConfigError(f"{field}: {first} and {declaration} have the same name; rename one of them")
     return declarations
 

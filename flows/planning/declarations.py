@@ -38,6 +38,8 @@ def available(kind: str) -> list[str]:
 def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictConfig:
     """Read a declaration; with `extends: <name>` its fields override those of another declaration of its kind.
 
+    YAML files that it names are looked for beside it, then in the working directory.
+
     Args:
         kind: key of `DECLARATION_FOLDERS`.
         name: name of a declaration, or path of a YAML file.
@@ -62,11 +64,12 @@ def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> Di
     if path in above:
         raise ConfigError(f"{path} extends itself; name another {kind} under extends, or remove the line")
     tree = read_yaml(path)
+    if isinstance(path, Path):
+        tree = OmegaConf.create(with_paths_beside(OmegaConf.to_container(tree), path.parent))
     base = tree.pop("extends", None)
     if base is None:
         return tree
-    beside = with_paths_beside(str(base), path.parent) if isinstance(path, Path) else str(base)
-    below = read_declaration(kind, beside, above=(*above, path))
+    below = read_declaration(kind, str(base), above=(*above, path))
     for part in PARTS:  # drop inherited fields of an implementation that this file replaces
         name, inherited = section_of(tree, "method", part).get("name"), section_of(below, "method", part)
         if name is not None and inherited.get("name") not in (None, name):

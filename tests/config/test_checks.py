@@ -118,6 +118,14 @@ def test_one_benchmark_file_may_be_named_in_two_ways(tmp_path: Path, monkeypatch
     assert list(compose("tiny", "hacpo", overrides=words).evaluate.benchmarks) == ["mine"]
 
 
+def test_files_that_a_pair_names_are_looked_for_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("file: p.jsonl\ntemplate: '{problem}'", encoding="utf-8")
+    pair = tmp_path / "pair.yaml"
+    pair.write_text("extends: tiny\ndata: {train: [mine.yaml]}\nevaluate: {final: [mine.yaml]}", encoding="utf-8")
+    config = compose(str(pair), "hacpo")
+    assert (config.data.sets["mine"].file, config.evaluate.benchmarks["mine"].file) == ("p.jsonl", "p.jsonl")
+
+
 @pytest.mark.parametrize("template", ["{% for m in messages %}{{ m }}{% endfor %}", "{{ messages }}"])
 def test_chat_template_of_a_word_is_taken_as_it_is(template: str) -> None:
     words = [f"pair.agents.qwen-tiny.chat_template={template}"]

@@ -274,7 +274,7 @@ def test_cache_of_a_long_prompt_is_forgotten_with_the_old_weights(
 
 
 def test_prompt_that_leaves_no_room_names_the_field(engine: VllmSampler) -> None:
-    with pytest.raises(EngineError, match=r"a prompt of 310 tokens and a response of 20 .*engine.vllm.max_model_tok"):
+    with pytest.raises(EngineError, match=r"a prompt of 310 tokens and a response of 20 .*; raise rollout.max_prompt_"):
         responses_of(engine.sample([SampleRequest((1,) * 310, 1)], LIMITS))
 
 

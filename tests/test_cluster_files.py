@@ -15,7 +15,7 @@ from flows.planning.memory import ModelShape, peak_gib
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "examples" / "cluster" / "Dockerfile").read_text(encoding="utf-8")
 GPU_GIB = 24.0
 """the card that docs/gpu.md names"""
 SBATCH = ROOT / "examples" / "cluster" / "train.sbatch"

@@ -52,4 +52,4 @@ def test_too_little_memory_for_the_tests_is_one_sentence(tmp_path: Path) -> None
     assert done.returncode != 0 and not [line for line in done.stdout.splitlines() if "directory" not in line]
     sentence, *rest = done.stderr.splitlines()
     assert sentence == "The tests need 2.5 GB of memory, and 0.9 GB are free here"
-    assert all(line.startswith("make:") for line in rest)
+    assert all(line.startswith("make") for line in rest)

@@ -33,7 +33,7 @@ def test_image_installs_the_pinned_extras_and_copies_all_that_the_package_has() 
     copied = {word for line in lines if line.startswith("COPY") for word in shlex.split(line)[1:-1]}
     packages = {name.rstrip("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
     modules = {f"{name}.py" for name in PROJECT["tool"]["setuptools"]["py-modules"]}
-    needed = packages | modules | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    needed = packages | modules | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "prefect.yaml"}
     assert copied == needed
     assert all((ROOT / name).exists() for name in copied)
 

@@ -16,7 +16,6 @@ CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("hacpo_core", "flows", "experiments", "dashboards")
 TOP_LEVEL = {*PACKAGES, "tests", "prefect.yaml", "pyproject.toml", "README.md"}
 BESIDE = {"docs", "benchmarks", "examples", "hacpo.py", "CONTRIBUTING.md", "LICENSE", "Makefile", "constraints.txt"}
-BESIDE |= {"Dockerfile"}
 BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 DEPLOY = """
 import sys

@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 from examples.own_pair import make_problems
+from flows.service.prefect_server import stop_server
 
 FOLDER = Path(make_problems.__file__).parent
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.system
-def test_commands_of_the_readme_train_the_pair_and_show_what_it_learnt(tmp_path: Path) -> None:
+def test_commands_of_the_readme_train_the_pair_and_show_what_it_learnt(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     printed = []
+    request.addfinalizer(lambda: stop_server(tmp_path))
     for command in re.findall(r"^hacpo (.*)$", README, re.MULTILINE):
         words = [sys.executable, "-m", "flows.cli", *shlex.split(command), "--runs-dir", str(tmp_path)]
         done = subprocess.run(words, cwd=FOLDER.parents[1], capture_output=True, text=True, timeout=300, check=False)

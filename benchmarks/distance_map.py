@@ -27,7 +27,9 @@ from dashboards.report.results import Results
 BASELINE, SHARING = Variant("gspo"), Variant("naive")
 
 
-def mean_metric(results: Results, pair: str, agents: Sequence[str], variant: Variant, metric: str, step: int) -> float:
+def mean_metric(
+    results: Results, pair: str, agents: Sequence[str], variant: Variant, metric: str, step: int | None
+) -> float:
     """A metric of a pair's training, mean over agents and seeds; nan if it was not measured.
 
     Args:
@@ -36,10 +38,10 @@ def mean_metric(results: Results, pair: str, agents: Sequence[str], variant: Var
         agents: whose metric.
         variant: method.
         metric: name.
-        step: of the training; 0: mean over all.
+        step: of the training; None: mean over all.
     """
     frames = pd.concat([frame for agent in agents for frame in results.of(pair, agent, variant).values()])
-    shown = frames[(frames.metric == metric) & ((frames.step == step) | (step == 0))]
+    shown = frames[(frames.metric == metric) & ((frames.step == step) | (step is None))]
     return float(shown["value"].mean())
 
 
@@ -47,9 +49,9 @@ def gains(results: Results) -> pd.DataFrame:
     """A row per pair, agent (or all together) and method.
 
     Returns:
-        pair, agent, line (the method), x (mean ratio of the partners' rows in step 1 of Naive, before which nothing was
-        trained), value, low, high (gain over GSPO in points, with its 95 % interval), verdict, stopped (share of the
-        partners' rows whose gradient the bounds stop, mean over steps; nan without such rows).
+        pair, agent, line (the method), x (mean ratio of the partners' rows in step 1 of Naive), value, low, high (gain
+        over GSPO in points, with its 95 % interval), verdict, stopped (share of the partners' rows whose gradient the
+        bounds stop, mean over steps; nan without such rows).
     """
     agents_of: dict[str, list[str]] = {}
     for pair, agent in results.runs.places():
@@ -60,7 +62,7 @@ def gains(results: Results) -> pd.DataFrame:
             continue
         agents, difference = agents_of[row.pair] if row.agent == TOGETHER else [row.agent], row.difference
         ratio = mean_metric(results, row.pair, agents, SHARING, "ratio_cross/mean", 1)
-        stopped = mean_metric(results, row.pair, agents, row.ours, "clip_cross/stopped_share", 0)
+        stopped = mean_metric(results, row.pair, agents, row.ours, "clip_cross/stopped_share", None)
         measured = {"value": difference.value, "low": difference.low, "high": difference.high, "x": ratio}
         labels = {"pair": row.pair, "agent": row.agent, "line": row.ours.title, "kind": "mean", "seed": ""}
         rows.append({**labels, **measured, "verdict": row.word, "stopped": stopped})
@@ -70,7 +72,7 @@ def gains(results: Results) -> pd.DataFrame:
 def picture(gains: pd.DataFrame) -> Chart:
     """Gain against the mean ratio, a panel per agent."""
     strokes = method_strokes(gains["line"])
-    x, y = "mean ratio of the partner's rows before training", "gain over GSPO, points"
+    x, y = "mean ratio of the partner's rows in step 1", "gain over GSPO, points"
     return charts.curves("distance", "", gains, x=x, y=y, strokes=strokes, facet="agent")
 
 

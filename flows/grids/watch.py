@@ -14,7 +14,7 @@ from flows.service.experiment_state import ScheduledRun, state_of
 from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import ServerError
 
-LOOK_EVERY_S, ASK_EVERY_S = 0.5, 2.0
+LOOK_EVERY_S, ASK_EVERY_S = 0.5, 5.0
 
 
 def watch(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from prefect.client.schemas.responses import WorkerFlowRunResponse
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
@@ -23,6 +24,18 @@ _log = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
 END_LIMIT_S = 10.0
 """time for Prefect's worker to end after its runs have"""
+
+
+def worker_of_slots(num_slots: int) -> ProcessWorker:
+    """Prefect's worker, which asks for flow runs only while a slot is free: each answer lists up to 200 that wait."""
+    worker = ProcessWorker(POOL, name=socket.gethostname(), limit=num_slots)
+    ask = worker._get_scheduled_flow_runs
+
+    async def ask_if_free() -> list[WorkerFlowRunResponse]:
+        return await ask() if worker.limiter.available_tokens else []
+
+    worker._get_scheduled_flow_runs = ask_if_free  # type: ignore[method-assign]
+    return worker
 
 
 class _Service:
@@ -59,8 +72,7 @@ class _Service:
     async def _work(self) -> None:
         self._task = asyncio.current_task()
         self._has_begun.set()
-        worker = ProcessWorker(POOL, name=socket.gethostname(), limit=self._num_slots)
-        await worker.start(printer=partial(print, flush=True))
+        await worker_of_slots(self._num_slots).start(printer=partial(print, flush=True))
 
     def has_ended(self, limit_s: float) -> bool:
         """Whether Prefect's worker has ended, or does so within this time."""

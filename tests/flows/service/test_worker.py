@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
+from prefect.workers.process import ProcessWorker
 
 from flows.service.prefect_server import PrefectServer, stop_server
 from flows.service.processes import home_of
 from flows.service.worker import find_worker, worker_environment, worker_here
+from flows.service.worker_loop import worker_of_slots
 from hacpo_core.config.threads import SLOTS
 from hacpo_core.errors import EngineError
 from tests.waiting import wait_until
@@ -75,3 +79,22 @@ def test_grid_goes_on_with_a_worker_of_its_own_when_the_one_it_found_ends_or_its
         other.kill()
         other.wait()
         stop_server(tmp_path)
+
+
+def test_a_worker_asks_for_flow_runs_only_while_a_slot_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's worker asks twice a second, and each answer lists up to 200 flow runs of a grid that wait."""
+    requests = []
+
+    async def request(worker: ProcessWorker) -> None:
+        requests.append(worker)
+
+    async def poll() -> None:
+        worker = worker_of_slots(1)
+        worker._limiter = anyio.CapacityLimiter(1)
+        await worker._get_scheduled_flow_runs()
+        worker._limiter.acquire_on_behalf_of_nowait("a run")
+        await worker._get_scheduled_flow_runs()
+
+    monkeypatch.setattr(ProcessWorker, "_get_scheduled_flow_runs", request)
+    asyncio.run(poll())
+    assert len(requests) == 1

@@ -67,7 +67,9 @@ class ProblemSetConfig:
         None, "JSONL (.gz, too) or Parquet file, by its path in data.directory", identity=False, inert=_NOT_FILE
     )
     hub: HubConfig = setting(HubConfig, "where the file can be downloaded from", identity=False)
-    count: int | None = setting(None, "required number of problems in the file; null: any", at_least=1, identity=False)
+    count: int | None = setting(
+        None, "required number of problems in the data folder's file; null: any", at_least=1, identity=False
+    )
     id_field: str | None = setting("id", "column of the row's unique id; null: the row number")
     problem_field: str = setting("problem", "column of the problem's text, or of messages")
     answer_field: str = setting("answer", "column of the correct answer")

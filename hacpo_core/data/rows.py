@@ -60,12 +60,16 @@ class DataRow:
         return value
 
     def text(self, name: str, *, numbers: bool = False, blanks: bool = False) -> str:
-        """Text of a column. With `numbers`, it may be a number, which is converted; with `blanks`, empty or null.
+        """Text of a column, or the one member of its list.
+
+        With `numbers`, it may be a number, which is converted; with `blanks`, empty or null.
 
         Raises:
             DataError: the column is missing, empty, of another type or not valid Unicode, or the number is not finite.
         """
         value = self._value(name)
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
         if numbers and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             if isinstance(value, int):
                 return str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,9 @@ HUB = replace(
 
 def test_file_of_the_hub_is_read_by_its_own_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = tmp_path / "t.parquet"
-    pd.DataFrame({"question": ["x", "y", "z"], "answer": ["so\n#### 4\nso", "#### 5", "6 #### 7"]}).to_parquet(copy)
+    pd.DataFrame({"question": ["x", "y", "z"], "answer": [["so\n#### 4\nso"], ["#### 5"], ["6 #### 7"]]}).to_parquet(
+        copy
+    )
     asked: list[Any] = []
     monkeypatch.setattr(problem_sets, "hf_hub_download", lambda *args, **options: asked.append((args, options)) or copy)
     assert [(p.id, p.answer) for p in load(tmp_path, HUB).problems] == [
@@ -164,6 +167,8 @@ def real(name: str) -> Benchmark:
 def test_the_seven_are_declared() -> None:
     assert set(COUNTS) <= set(available("benchmark"))
     assert {name: benchmark(name).count for name in COUNTS} == COUNTS
+    unpinned = [name for name in COUNTS if not re.fullmatch("[0-9a-f]{40}", str(benchmark(name).hub.revision))]
+    assert not unpinned, "a published score needs the same problems"
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -53,10 +53,10 @@ def test_models_training_set_and_benchmarks_are_fetched_once_each(
     assert set(asked[2:]) == {
         ("DigitalLearningGmbH/MATH-lighteval", "data/train-00000-of-00001.parquet", commit),
         ("DigitalLearningGmbH/MATH-lighteval", "data/test-00000-of-00001.parquet", commit),
-        ("HuggingFaceH4/MATH-500", "test.jsonl", None),
-        ("math-ai/amc23", "test-00000-of-00001.parquet", None),
-        ("math-ai/minervamath", "test.jsonl", None),
-        ("openai/gsm8k", "main/test-00000-of-00001.parquet", None),
+        ("HuggingFaceH4/MATH-500", "test.jsonl", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"),
+        ("math-ai/amc23", "test-00000-of-00001.parquet", "80815d37005feb82cd7f8fbc6901d5d3eff43057"),
+        ("math-ai/minervamath", "test.jsonl", "ee46ddc498933b1977577953250ca5c66be64f96"),
+        ("openai/gsm8k", "main/test-00000-of-00001.parquet", "740312add88f781978c0658806c59bc2815b9866"),
     }
     assert "all is here; set HF_HUB_OFFLINE=1" in capsys.readouterr().out
 
@@ -71,6 +71,6 @@ def test_without_a_network_every_missing_file_and_the_remedy_are_named(
     monkeypatch.setattr(problem_sets, "hf_hub_download", away)
     assert fetched(monkeypatch) != 0
     message = capsys.readouterr().err
-    for name in ("Qwen/Qwen3-4B-Base", "MATH-lighteval", "math-ai/amc23", "olympiadbench.jsonl"):
+    for name in ("Qwen/Qwen3-4B-Base", "MATH-lighteval", "math-ai/amc23", "math-ai/olympiadbench"):
         assert name in message
     assert "or run `hacpo prefetch` where there is a network" in message

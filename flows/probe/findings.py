@@ -112,7 +112,7 @@ def _remedy_of_stopped_rows(config: ExperimentConfig, pair: PairProbe) -> str:
     acting = {field.name for field in fields_of(config) if field.inert is None}
     ways = []
     if "method.objective.cross_floor" in acting:
-        ways.append("lower method.objective.cross_floor")
+        ways.append("lower method.objective.cross_floor or cross_step")
     elif "method.objective.sequence_low" in acting:
         ways.append("raise method.objective.sequence_low and sequence_high")
     if config.method.objective.name != "self_normalised":

@@ -234,8 +234,8 @@ RULES: Mapping[str, Rule] = {
             "cross_rows_stopped",
             ("clip_<source>/stopped_share", "ratio_<source>/mean"),
             f"bounds stop {MAX_STOPPED_SHARE:.0%} or more of another agent's rows {_ROW}",
-            "lower method.objective.cross_floor (method naive: raise sequence_low and sequence_high), use method "
-            "hacpo_sn, choose agents that are more alike, or train each alone, which costs less",
+            "lower method.objective.cross_floor or cross_step (naive: raise sequence_low and sequence_high), use "
+            "method hacpo_sn, choose agents that are more alike, or train each alone, which costs less",
             _why_cross_rows_stopped,
         ),
         Rule(

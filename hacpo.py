@@ -16,11 +16,10 @@ import pandas as pd
 from flows.planning.compose import compose
 from flows.planning.plans import find_plan, plan, save_plan
 from flows.process import configure_process
-from flows.records.files import experiments_dir
 from flows.records.gridfile import read_grids
-from flows.records.states import RESULT_FILE, experiment_status, run_records
+from flows.records.states import experiment_status, run_records
 from flows.runs import samples as responses
-from flows.runs.results import read_final
+from flows.runs.results import grid_table, read_final
 from hacpo_core.errors import ConfigError
 
 __all__ = ["results", "runs", "samples", "train"]
@@ -85,18 +84,11 @@ def results(name: str, runs_dir: Path | str = "runs") -> pd.DataFrame:
     grids = {record.name: record for record in read_grids(folder)}
     if name not in grids:
         found = find_plan(folder, name)
-        final = read_final(found)
+        final = read_final(found.root)
         if final is None:
             raise ConfigError(f"{found.id} is not complete; train it first: `hacpo resume {found.id}`")
         return pd.DataFrame(final.table).assign(run=found.id)
-    rows = []
-    for cell in grids[name].cells:
-        final = None
-        if (experiments_dir(folder) / cell.experiment / RESULT_FILE).is_file():
-            final = read_final(find_plan(folder, cell.experiment))
-        names = {"pair": cell.pair, "method": cell.method, "label": cell.label, "run": cell.experiment}
-        rows += [row | names for row in (final.table if final is not None else []) if row["agent"] == cell.agent]
-    return pd.DataFrame(rows)
+    return grid_table(grids[name], folder)
 
 
 def samples(run: str, step: int = 1, *, runs_dir: Path | str = "runs") -> pd.DataFrame:

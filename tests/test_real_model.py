@@ -53,7 +53,7 @@ def test_real_model_is_trained_killed_and_resumed_to_the_same_bits(tmp_path: Pat
     wait_until(lambda: "update.smol-early" in StepStore(killed.root).committed(1), "no update", limit_s=600)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert read_final(killed) is None
+    assert read_final(killed.root) is None
     assert train(killed).wait(timeout=600) == 0
     assert outcome(killed) == expected
 

@@ -18,7 +18,7 @@ import torch
 from flows.planning.plans import Plan, find_plan
 from flows.runs.evaluate import run_evaluation
 from flows.runs.experiment import run_experiment
-from flows.runs.tracking import sync_experiments
+from flows.runs.tracking import sync
 from hacpo_core.errors import LockedError, ReplayError, StoreError
 from hacpo_core.evaluation.results import results
 from hacpo_core.files import read_json
@@ -134,7 +134,7 @@ def test_run_killed_anywhere_and_resumed_equals_undisturbed_run_to_the_bit(
         exit_code, _ = run_process(killed)
         assert exit_code == 0, place
         assert outcome(killed) == expected, place
-        sync_experiments(runs_dir, [killed.id])  # as the next command does, if the kill came after the result
+        sync(runs_dir, [killed.id])  # as the next command does, if the kill came after the result
         assert mlflow_points(runs_dir / "mlflow.db") == points, place
     print(f"\n{len(places)} of {len(places)} kills resumed to the same bits:", *places, sep="\n  ")
 

@@ -10,8 +10,6 @@ from importlib.resources import files
 
 AVERAGE = "avg"
 """name of the column with the mean of the others"""
-BENCHMARKS = ("math500", "math", "gsm8k", "aime2025", "amc23", "minerva", "olympiadbench")
-"""columns of tables 1, 2, 3 and 7, in printed order"""
 BEFORE = "base"
 """name of the row of an agent before training"""
 

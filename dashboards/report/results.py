@@ -10,10 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from dashboards.report.cells import GridRuns, Variant, read_runs
-from dashboards.report.published import BENCHMARKS
 from flows.grids.planner import GridConfig, GridPlan
 from flows.planning.plans import Plan
-from flows.records.gridfile import GridCell, GridRecord
+from flows.records.gridfile import GridCell
 from flows.records.progress import Progress
 from flows.records.states import ExperimentStatus, experiment_status
 from flows.runs.results import read_curves, read_final
@@ -60,7 +59,7 @@ def read_results(grid: GridPlan) -> Results:
     for name, plan in grid.plans.items():
         if states[name].state == "done":
             try:
-                metrics[plan.root] = read_curves(plan.root, plan.config)
+                metrics[plan.root] = read_curves(plan.root)
                 versions.setdefault(_version(plan), []).append(name)
             except StoreError as error:
                 states[name] = ExperimentState("unreadable", str(error))
@@ -72,11 +71,7 @@ def read_results(grid: GridPlan) -> Results:
             return experiment_status(roots[name])
         return ExperimentStatus("missing", None, None)
 
-    report, names = grid.config.report, [n for plan in grid.plans.values() for n in plan.config.evaluate.final]
-    evaluated = dict.fromkeys([*(name for name in BENCHMARKS if name in names), *names])
-    benchmarks = report.benchmarks or list(evaluated) or list(BENCHMARKS if report.table != "plain" else ())
-    record = GridRecord(grid.name, grid.config.title, report.table, benchmarks, grid.cells)
-    runs = read_runs(record, status_of, lambda name: roots.get(name, Path(name)))
+    runs = read_runs(grid.record, status_of, lambda name: roots.get(name, Path(name)))
     missing = [(cell, states[cell.experiment]) for cell in grid.cells if states[cell.experiment].state != "done"]
     progress = {root.name: status.progress for root in metrics if (status := status_of(root.name)).progress is not None}
     configs = [plan.config.evaluate for plan in grid.plans.values()]
@@ -86,7 +81,7 @@ def read_results(grid: GridPlan) -> Results:
 
 def _version(plan: Plan) -> str:
     """Version and commit of the code that produced a result."""
-    final = read_final(plan)
+    final = read_final(plan.root)
     versions = final.versions if final is not None else {}
     package, commit = versions.get("version.hacpo", "unknown version"), versions.get(_COMMIT)
     return f"hacpo {package}, commit {commit}" if commit else f"hacpo {package}"

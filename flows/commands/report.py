@@ -38,15 +38,14 @@ def report(
     if not runs_dir.is_dir():
         raise ConfigError(f"--runs-dir: got {runs_dir}, which is no folder; name the folder that `hacpo grid` wrote")
     from dashboards.report import read_results, save_results, write_report
-    from flows.commands.run_grid import record_of
-    from flows.grids.mlflow_rows import sync_grid
     from flows.grids.planner import plan_grid
+    from flows.runs.tracking import sync
 
     grid_plan = plan_grid(name, runs_dir=runs_dir, hardware=hardware, seeds=numbers(seeds), overrides=overrides or [])
     results, folder = read_results(grid_plan), out or runs_dir / "reports" / grid_plan.report_name
     report = write_report(results, folder)
     save_results(results, folder / f"results{ARCHIVE}")
-    sync_grid(record_of(grid_plan), runs_dir, report.sentences)
+    sync(runs_dir, (), [grid_plan.record], report.sentences)
     _print(report)
 
 

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from flows.grids.mlflow_rows import sync_grid
 from flows.grids.planner import GridPlan
 from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, print_states, uses_gpu
 from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
-from flows.records.gridfile import GridRecord, save_grid
+from flows.records.gridfile import save_grid
 from flows.records.mlflow_address import STATE_FILE, mark_unsent
 from flows.records.progress import read_progress
 from flows.records.states import experiment_status
 from flows.runs.display import format_table
-from flows.runs.results import read_final
-from flows.runs.tracking import plan_tracking_uri, sync_experiments
+from flows.runs.results import grid_table
+from flows.runs.tracking import plan_tracking_uri, sync
 from flows.service.gpu_locks import check_gpu_driver, visible_devices
 from flows.service.prefect_server import end_when_idle, ensure_server, find_server, log_in_hint
 from flows.service.processes import slots_here
@@ -103,11 +101,11 @@ def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
     """Write the report, and print the results and the addresses of report, page, Prefect and MLflow."""
     from dashboards.report import read_results, write_report  # imports vl-convert, not needed to show or submit a grid
 
-    rows = result_rows(grid)
+    table = grid_table(grid.record, runs_dir)
     report = write_report(read_results(grid), runs_dir / "reports" / grid.report_name)
-    sync_experiments(runs_dir, [plan.id for plan in grid.plans.values()])
-    sync_grid(record_of(grid), runs_dir, report.sentences)
-    print("\n" + (format_table(_brief(rows, grid.config.report.benchmarks)) if rows else "No experiment is complete."))
+    sync(runs_dir, grid.plans, [grid.record], report.sentences)
+    brief = "No experiment is complete." if table.empty else format_table(_brief(table, grid.config.report.benchmarks))
+    print(f"\n{brief}")
     for plan in grid.plans.values():
         progress = read_progress(plan.root)
         for finding in progress.open_findings if progress is not None else ():
@@ -123,14 +121,15 @@ def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
         print("\n" + "\n".join(report.sentences))
 
 
-def _brief(rows: Sequence[Mapping[str, Any]], benchmarks: Sequence[str] | None) -> pd.DataFrame:
+def _brief(table: pd.DataFrame, benchmarks: Sequence[str] | None) -> pd.DataFrame:
     """What one looks at first: who, accuracy before and after, and tokens; the report has the rest.
 
     Args:
-        rows: of the result table.
+        table: of the grid.
         benchmarks: those of the report; none: all.
     """
-    table = pd.DataFrame(rows).rename(columns={"tokens_sampled": "tokens"})
+    table = table.rename(columns={"tokens_sampled": "tokens"})
+    table["method"] = (table["method"] + " " + table["label"]).str.strip()
     key_columns = [name for name in ("pair", "seed") if table[name].nunique() > 1]
     ends = ("_before", "_after", "_unscored")
     endings = tuple(f"{name}{end}" for name in benchmarks for end in ends) if benchmarks else ends
@@ -152,17 +151,9 @@ def _raise_unless_complete(grid: GridPlan) -> None:
     raise EngineError(f"{counts['done']} of {experiments_text(sum(counts.values()))} done, {others}{remedy}")
 
 
-def record_of(grid: GridPlan) -> GridRecord:
-    """The record of a planned grid."""
-    report = grid.config.report
-    evaluated_benchmarks = [benchmark for plan in grid.plans.values() for benchmark in plan.config.evaluate.final]
-    benchmarks = report.benchmarks or list(dict.fromkeys(evaluated_benchmarks))
-    return GridRecord(grid.name, grid.config.title, report.table, benchmarks, grid.cells)
-
-
 def record_grid(grid: GridPlan, runs_dir: Path) -> None:
     """Store the grid for the dashboard, and the plans of all runnable experiments for the workers."""
-    for name in save_grid(runs_dir, record_of(grid)):  # MLflow's tags name the grids of a complete experiment
+    for name in save_grid(runs_dir, grid.record):  # MLflow's tags name the grids of a complete experiment
         if (experiments_dir(runs_dir) / name / STATE_FILE).is_file():
             mark_unsent(experiments_dir(runs_dir) / name)
     for plan in grid.experiments("missing", "failed"):
@@ -232,14 +223,3 @@ def default_workers(plans: Sequence[Plan]) -> int:
     if uses_gpu(plans):
         return max(1, len(visible_devices()) // max(1, min(map(occupied_gpus, configs))))
     return max(1, usable_cores() // max(num_processes(config) * num_threads(config) for config in configs))
-
-
-def result_rows(grid: GridPlan) -> list[dict[str, Any]]:
-    """The results of all complete cells, with the grid's names of pair and method."""
-    rows = []
-    for cell in grid.cells:
-        result = read_final(grid.plans[cell.experiment]) if grid.states[cell.experiment].state == "done" else None
-        for row in result.table if result is not None else []:
-            if row["agent"] == cell.agent:
-                rows.append({**row, "pair": cell.pair, "method": f"{cell.method} {cell.label}".strip()})
-    return rows

@@ -110,15 +110,14 @@ def sync(
 
     Training does this itself. It is needed if MLflow was away, or after a deletion.
     """
-    from flows.grids.mlflow_rows import sync_grid
+    from flows.records.files import experiment_ids
     from flows.records.gridfile import read_grids
     from flows.records.mlflow_address import unsent_experiments
-    from flows.runs.tracking import sync_experiments
+    from flows.runs import tracking
 
-    for name in sync_experiments(runs_dir, experiments or []):
+    ids, grids = (experiments, []) if experiments else (experiment_ids(runs_dir), read_grids(runs_dir))
+    for name in tracking.sync(runs_dir, ids, grids):
         print(f"{name}: sent to MLflow")
-    for record in [] if experiments else read_grids(runs_dir):
-        sync_grid(record, runs_dir)
     if unsent_experiments(runs_dir):
         raise typer.Exit(EXIT_RUN)
 

@@ -70,7 +70,7 @@ def train_planned(train_plan: Any) -> None:
     from hacpo_core.evaluation.stopping import why_ended
     from hacpo_core.phases.runner import DirectRunner
 
-    result = read_final(train_plan)
+    result = read_final(train_plan.root)
     if result is None:
         with TerminalWatcher(train_plan.id) as watcher:
             if train_plan.config.runtime.runner == "direct":
@@ -85,7 +85,7 @@ def train_planned(train_plan: Any) -> None:
                     from flows.runs.flow import run_with_prefect
 
                     run_with_prefect(train_plan, watcher)
-        result = read_final(train_plan)
+        result = read_final(train_plan.root)
         assert result is not None, "a finished experiment has a result"
     else:
         print(f"{train_plan.id} is complete and is reused.")

@@ -20,7 +20,7 @@ from flows.planning.declarations import file_stem, is_file_name, read_declaratio
 from flows.planning.memory import published_shapes, sizes_of
 from flows.planning.plans import Plan, plan
 from flows.records.files import experiments_dir
-from flows.records.gridfile import GridCell
+from flows.records.gridfile import GridCell, GridRecord
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState, state_of
 from hacpo_core.config import ExperimentConfig, TeamConfig
@@ -98,6 +98,13 @@ class GridPlan:
     states: dict[str, ExperimentState]
     report_name: str
     """folder of its report: its name, and seeds other than those of its file"""
+
+    @property
+    def record(self) -> GridRecord:
+        """What reports, MLflow and the page need of it."""
+        evaluated = dict.fromkeys(name for plan in self.plans.values() for name in plan.config.evaluate.final)
+        benchmarks = self.config.report.benchmarks or list(evaluated)
+        return GridRecord(self.name, self.config.title, self.config.report.table, benchmarks, self.cells)
 
     def experiments(self, *states: str) -> list[Plan]:
         """The experiments in the given states, each once; without states, all."""

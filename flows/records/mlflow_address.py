@@ -1,8 +1,10 @@
-"""Where experiments are tracked, and which have something that MLflow lacks; needs no MLflow."""
+"""Where experiments are tracked, which have something that MLflow lacks, and contents of its runs; needs no MLflow."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,6 +21,31 @@ runs folder, with the id of the MLflow experiment that holds the results of grid
 VIEW_KEY = "hacpo"
 """name of the view of MLflow's runs whose columns hacpo chooses, in the address `viewStateShareKey`"""
 _SQLITE = "sqlite:///"
+Columns = Mapping[str, Sequence[str]]
+"""of MLflow's table of runs, by kind ("tags", "params" or "metrics") and in the order of the table"""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Metrics of one step; MLflow has all of them if it has the first one's value."""
+
+    step: int
+    timestamp_ms: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContent:
+    """What a run should hold.
+
+    `status` is "RUNNING", "FINISHED", "FAILED" or "KILLED". Parameters that MLflow has keep their value: none changes.
+    """
+
+    name: str
+    status: str
+    tags: Mapping[str, str]
+    params: Mapping[str, Any]
+    batches: Sequence[Batch] = ()
 
 
 def tracking_uri(configured_uri: str | None, runs_dir: Path) -> str:
@@ -63,12 +90,7 @@ def mark_unsent(root: Path) -> None:
     write_json(root / STATE_FILE, {**read_state(root), "is_sent": False})
 
 
-def has_unsent(root: Path) -> bool:
-    """Whether the experiment has something to send."""
-    return read_state(root).get("is_sent") is False
-
-
 def unsent_experiments(runs_dir: Path) -> list[str]:
     """Ids of the experiments that have something to send and that no process trains or evaluates."""
     roots = sorted(path.parent for path in experiments_dir(runs_dir).glob(f"*/{STATE_FILE}"))
-    return [root.name for root in roots if has_unsent(root) and not is_locked(root)]
+    return [root.name for root in roots if read_state(root).get("is_sent") is False and not is_locked(root)]

@@ -11,12 +11,11 @@ import logging
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from mlflow.entities import Metric, Param, Run, RunTag, ViewType
+from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -24,7 +23,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from flows.records.mlflow_address import VIEW_KEY, sqlite_path, sqlite_uri
+from flows.records.mlflow_address import VIEW_KEY, Columns, RunContent, sqlite_path, sqlite_uri
 from hacpo_core.config.addresses import has_password, is_server, without_password
 from hacpo_core.errors import TrackingError, first_line
 
@@ -39,21 +38,16 @@ CONNECT_LIMIT_S = 10
 
 
 @contextmanager
-def _in_one_sentence(uri: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Convert errors of MLflow, its database and the disk, and those of `kinds`, to a TrackingError."""
-    expected: tuple[type[Exception], ...] = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, *kinds)
+def _in_one_sentence(uri: str) -> Iterator[None]:
+    """Convert errors of MLflow, its database, a missing driver and an invalid address to a TrackingError."""
     try:
         yield
-    except expected as error:
+    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, ImportError, ValueError) as error:
         message = without_password(f"{uri}: {first_line(error)}").rstrip(".")
         raise TrackingError(
             f"MLflow's store {message}; fix it or set another (tracking.uri or MLFLOW_TRACKING_URI); committed phases "
             "are kept"
         ) from (None if has_password(uri) else error)
-
-
-def _is_no_error(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.ERROR
 
 
 def _configure_clients() -> None:
@@ -65,7 +59,8 @@ def _configure_clients() -> None:
     for name in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it tells every retry
-    logging.getLogger("mlflow.store.db.utils").addFilter(_is_no_error)  # MLflow raises the errors that it logs here
+    # MLflow raises the errors that it logs here
+    logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
     os.environ.setdefault(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, str(NUM_RETRIES))
     os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))
 
@@ -100,29 +95,6 @@ def prepare_store(uri: str) -> None:
         MlflowClient(uri).search_experiments(max_results=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Metrics of one step; MLflow has all of them if it has the first one's value."""
-
-    step: int
-    timestamp_ms: int
-    values: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class RunContent:
-    """What a run should hold.
-
-    `status` is "RUNNING", "FINISHED", "FAILED" or "KILLED". Parameters that MLflow has keep their value: none changes.
-    """
-
-    name: str
-    status: str
-    tags: Mapping[str, str]
-    params: Mapping[str, Any]
-    batches: Sequence[Batch] = ()
-
-
 class MlflowStore:
     """One MLflow experiment; what was deleted of it on MLflow's page is restored, with a warning.
 
@@ -132,105 +104,97 @@ class MlflowStore:
     def __init__(self, uri: str, *, experiment: str) -> None:
         """Connect to the store with this URI; the experiment of this name is made if there is none."""
         self._uri, self._name = uri, experiment
-        with _in_one_sentence(uri, ImportError, ValueError):  # missing driver, invalid address
+        with _in_one_sentence(uri):
             prepare_store(uri)
             self._client = MlflowClient(uri)
-        self.experiment_id = self._experiment_id()
-        """MLflow's id of the experiment"""
+            self._experiment()
 
-    def _experiment_id(self) -> str:
-        with _in_one_sentence(self._uri):
+    def _experiment(self) -> Experiment:
+        experiment = self._client.get_experiment_by_name(self._name)
+        if experiment is None:
+            try:
+                self._client.create_experiment(self._name)
+            except MlflowException:  # another process creates it at the same time
+                if self._client.get_experiment_by_name(self._name) is None:
+                    raise
             experiment = self._client.get_experiment_by_name(self._name)
-            if experiment is None:
-                try:
-                    return str(self._client.create_experiment(self._name))
-                except MlflowException:  # another process creates it at the same time
-                    experiment = self._client.get_experiment_by_name(self._name)
-                    if experiment is None:
-                        raise
-            if experiment.lifecycle_stage == "deleted":
-                self._client.restore_experiment(experiment.experiment_id)
-                _log.warning("MLflow's experiment %s was deleted on its page; it is restored", self._name)
-            return str(experiment.experiment_id)
+        assert experiment is not None, "it was made or found"
+        if experiment.lifecycle_stage == "deleted":
+            self._client.restore_experiment(experiment.experiment_id)
+            _log.warning("MLflow's experiment %s was deleted on its page; it is restored", self._name)
+        return experiment
+
+    def _runs(self, key: str, kind: int = ViewType.ACTIVE_ONLY) -> Sequence[Run]:
+        experiment_id = self._experiment().experiment_id
+        return list(self._client.search_runs([experiment_id], f"tags.`{_KEY}` = '{key}'", kind))
 
     def holds(self, key: str, num_runs: int) -> bool:
         """Whether MLflow has all runs of a key, none of them deleted."""
         with _in_one_sentence(self._uri):
-            runs = self._client.search_runs([self.experiment_id], f"tags.`{_KEY}` = '{key}'")
-        return len(runs) == num_runs
+            return len(self._runs(key)) == num_runs
 
-    def write(self, key: str, contents: Sequence[RunContent]) -> Mapping[str, str]:
+    def write(self, key: str, contents: Sequence[RunContent], columns: Columns) -> dict[str, str]:
         """Bring the runs of a key to their contents; the first one is the parent of the others.
 
+        Args:
+            key: of this folder's training, or of a row of a grid.
+            contents: each name once.
+            columns: to add to MLflow's table of runs.
+
         Returns:
-            ids by name.
+            ids of MLflow's "experiment" and of the first "run".
         """
-        self.experiment_id = self._experiment_id()
         with _in_one_sentence(self._uri):
-            runs = self._runs(key)
-            parent: dict[str, str] = {}
+            experiment = self._experiment()
+            self._add_columns(experiment, columns)
+            runs, parent = {run.info.run_name: run for run in self._runs(key, ViewType.ALL)}, dict[str, str]()
             for content in contents:
                 if content.name not in runs:
                     tags = {**parent, _KEY: key, MLFLOW_RUN_NAME: content.name}
                     begun_ms = min((batch.timestamp_ms for batch in content.batches), default=None)
-                    runs[content.name] = self._client.create_run(self.experiment_id, begun_ms, tags)
+                    runs[content.name] = self._client.create_run(experiment.experiment_id, begun_ms, tags)
                 self._write(runs[content.name], content)
                 parent = parent or {MLFLOW_PARENT_RUN_ID: runs[content.name].info.run_id}
-        return {content.name: runs[content.name].info.run_id for content in contents}
-
-    def _runs(self, key: str) -> dict[str, Run]:
-        """The runs of a key by name; deleted ones are restored."""
-        runs = self._client.search_runs([self.experiment_id], f"tags.`{_KEY}` = '{key}'", ViewType.ALL)
-        for run in runs:
-            if run.info.lifecycle_stage == "deleted":
-                self._client.restore_run(run.info.run_id)
-                _log.warning("run %s was deleted on MLflow's page; it is restored", run.info.run_name)
-        return {run.info.run_name: run for run in runs}
+        return {"experiment": experiment.experiment_id, "run": runs[contents[0].name].info.run_id}
 
     def _write(self, run: Run, content: RunContent) -> None:
         """Send what the run lacks."""
+        run_id = run.info.run_id
+        if run.info.lifecycle_stage == "deleted":
+            self._client.restore_run(run_id)
+            _log.warning("run %s was deleted on MLflow's page; it is restored", content.name)
         params = [Param(name, str(value)) for name, value in content.params.items() if name not in run.data.params]
         for start in range(0, len(params), _MAX_PARAMS):
-            self._client.log_batch(run.info.run_id, params=params[start : start + _MAX_PARAMS])
+            self._client.log_batch(run_id, params=params[start : start + _MAX_PARAMS])
         tags = [RunTag(name, value) for name, value in content.tags.items() if run.data.tags.get(name) != value]
         if tags:
-            self._client.log_batch(run.info.run_id, tags=tags)
+            self._client.log_batch(run_id, tags=tags)
         metrics: list[Metric] = []
         values_by_name: dict[str, dict[int, float]] = {}
         for batch in content.batches:
             first, first_value = next(iter(batch.values.items()))
             if first not in values_by_name:
-                points = self._client.get_metric_history(run.info.run_id, first)
+                points = self._client.get_metric_history(run_id, first)
                 values_by_name[first] = {p.step: p.value for p in sorted(points, key=lambda p: int(p.timestamp))}
             if values_by_name[first].get(batch.step) != first_value:
                 metrics += [Metric(name, float(v), batch.timestamp_ms, batch.step) for name, v in batch.values.items()]
         for start in range(0, len(metrics), _MAX_VALUES):
-            self._client.log_batch(run.info.run_id, metrics=metrics[start : start + _MAX_VALUES])
-        if run.info.status != content.status:
-            if content.status == "RUNNING":
-                self._client.update_run(run.info.run_id, status="RUNNING")
-            else:
-                ended_ms = max((batch.timestamp_ms for batch in content.batches), default=None)
-                self._client.set_terminated(run.info.run_id, content.status, ended_ms)
+            self._client.log_batch(run_id, metrics=metrics[start : start + _MAX_VALUES])
+        if content.status == "RUNNING" != run.info.status:
+            self._client.update_run(run_id, status="RUNNING")
+        elif content.status != run.info.status:
+            ended_ms = max((batch.timestamp_ms for batch in content.batches), default=None)
+            self._client.set_terminated(run_id, content.status, ended_ms)
 
-    def add_columns(self, *, params: Sequence[str] = (), tags: Sequence[str] = (), metrics: Sequence[str] = ()) -> None:
-        """Add columns to the view of MLflow's table of runs that VIEW_KEY names in its address.
-
-        Tags and parameters stand left of metrics, in this order; a metric's column is as wide as its name.
-        """
-        tag = f"mlflow.sharedViewState.{VIEW_KEY}"
-        with _in_one_sentence(self._uri):
-            try:
-                before = json.loads(self._client.get_experiment(self.experiment_id).tags[tag])
-                columns = list(before["selectedColumns"])
-            except (KeyError, TypeError, ValueError):  # none yet, or changed by someone
-                before, columns = {}, []
-            kinds = {"tags": tags, "params": params, "metrics": metrics}
-            columns += ["attributes.`Duration`"]
-            columns += [f"{kind}.`{name}`" for kind, names in kinds.items() for name in names]
-            order = list(dict.fromkeys(columns))
-            places = [name for name in order if not name.startswith("attributes.")]  # MLflow's own stay where they are
-            widths = {name: 60 + 7 * len(name) for name in order if name.startswith("metrics.")}  # pixels
-            view = {"selectedColumns": order, "columnOrder": places, "columnWidths": widths}
-            if view != before:
-                self._client.set_experiment_tag(self.experiment_id, tag, json.dumps(view))
+    def _add_columns(self, experiment: Experiment, columns: Columns) -> None:
+        """Add columns to the view that VIEW_KEY names in its address; a metric's is as wide as its name."""
+        tag, before = f"mlflow.sharedViewState.{VIEW_KEY}", dict[str, Any]()
+        with suppress(KeyError, TypeError, ValueError):  # none yet, or changed by someone
+            before = json.loads(experiment.tags[tag])
+        added = [f"{kind}.`{name}`" for kind, names in columns.items() for name in names]
+        order = list(dict.fromkeys([*before.get("selectedColumns", ()), "attributes.`Duration`", *added]))
+        places = [name for name in order if not name.startswith("attributes.")]  # MLflow's own stay where they are
+        widths = {name: 60 + 7 * len(name) for name in order if name.startswith("metrics.")}  # pixels
+        view = {"selectedColumns": order, "columnOrder": places, "columnWidths": widths}
+        if added and view != before:
+            self._client.set_experiment_tag(experiment.experiment_id, tag, json.dumps(view))

@@ -16,7 +16,7 @@ from flows.records.progress import read_progress
 from flows.records.watcher import ProgressRecorder, Watcher
 from flows.runs.experiment import evaluate_agents, waited_for
 from flows.runs.opening import open_experiment
-from flows.runs.tracking import plan_tracking_uri, sync_experiments
+from flows.runs.tracking import plan_tracking_uri, sync
 from hacpo_core.config import BenchmarkConfig
 from hacpo_core.config.checks import validate
 from hacpo_core.config.schema import KeepBestConfig, StopConfig
@@ -103,7 +103,7 @@ def run_evaluation(plan: Plan, step: int | None, runner: Runner, watcher: Watche
             ProgressRecorder(store, plan.config, step=last_measured_step, evaluations=results, watcher=watcher)
     if is_tracked:
         mark_unsent(plan.root)
-    sync_experiments(Path(plan.config.runtime.runs_dir), [plan.id])
+    sync(Path(plan.config.runtime.runs_dir), [plan.id])
     frame = read_evaluations(plan.root)
     return frame[(frame.step == step) & frame.benchmark.isin(list(benchmarks))].reset_index(drop=True)
 

@@ -51,7 +51,7 @@ def run_experiment(
         HacpoError: with a remedy; committed phases are kept, and `hacpo resume` continues from them.
     """
     watcher = watcher or Watcher()
-    final_result = read_final(plan)
+    final_result = read_final(plan.root)
     if final_result is not None:
         return final_result
     plan_tracking_uri(plan)  # fails here, before models are loaded, if it contains a password

@@ -57,7 +57,7 @@ def why_not_extended(shorter: Plan, num_steps: int) -> str | None:
     anew = f"train the whole length anew, `hacpo train` with train.num_steps={num_steps}"
     if num_steps <= config.train.num_steps:
         return f"--steps: got {num_steps}, expected more than its {config.train.num_steps}"
-    if read_final(shorter) is None:
+    if read_final(shorter.root) is None:
         return "is not complete; finish it first, `hacpo resume`"
     if config.train.stop.metric is not None:
         return f"train.stop ends it by its accuracies, whatever its number of steps; {anew} and train.stop.metric=null"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.planning.plans import Plan
+from flows.records.files import experiments_dir
+from flows.records.gridfile import GridRecord
 from flows.records.progress import Spent
 from flows.records.states import RESULT_FILE
-from hacpo_core.config import ExperimentConfig
 from hacpo_core.errors import StoreError
 from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, results
 from hacpo_core.evaluation.stopping import last_step
@@ -36,16 +36,30 @@ class ExperimentResult:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def read_final(plan: Plan) -> ExperimentResult | None:
-    """Result of a complete experiment, None for any other."""
-    path = plan.root / RESULT_FILE
+def read_final(root: Path) -> ExperimentResult | None:
+    """Result of the complete experiment in this folder, None for any other."""
+    path = root / RESULT_FILE
     if not path.is_file():
         return None
     try:
-        return ExperimentResult(root=plan.root, **read_json(path))
+        return ExperimentResult(root=root, **read_json(path))
     except StoreError:
         _log.warning("%s is corrupt and will be written again from the step store", path)
         return None
+
+
+def grid_table(record: GridRecord, runs_dir: Path) -> pd.DataFrame:
+    """Results of a grid's complete cells, in its order: rows of result tables with the grid's names, and `run`."""
+    import pandas as pd
+
+    finals = {name: read_final(experiments_dir(runs_dir) / name) for name in {c.experiment for c in record.cells}}
+    rows = []
+    for cell in record.cells:
+        final = finals[cell.experiment]
+        names = {"pair": cell.pair, "method": cell.method, "label": cell.label, "seed": cell.seed}
+        names["run"] = cell.experiment
+        rows += [row | names for row in (final.table if final is not None else []) if row["agent"] == cell.agent]
+    return pd.DataFrame(rows, columns=None if rows else ["pair", "method", "label", "seed", "agent", "run"])
 
 
 def result_values(result: EvaluationResult) -> dict[str, float]:
@@ -95,7 +109,7 @@ def result_table(experiment: Experiment) -> pd.DataFrame:
     return table.drop(columns=[f"{name}_unscored" for name in final if not table[f"{name}_unscored"].any()])
 
 
-def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
+def read_curves(root: Path) -> pd.DataFrame:
     """All metrics of all agents and steps of an experiment, including evaluations.
 
     Returns:
@@ -105,7 +119,7 @@ def read_curves(root: Path, config: ExperimentConfig) -> pd.DataFrame:
 
     rows = []
     store = StepStore(root)
-    for step in range(config.train.num_steps + 1):
+    for step in range(store.last_step() + 1):
         if "metrics" in store.committed(step):
             agents = store.metrics(step)["agents"]
             rows += [(step, agent, name, value) for agent, values in agents.items() for name, value in values.items()]

@@ -87,7 +87,7 @@ def test_stopped_training_is_complete_with_its_final_evaluation_and_checkpoint(
     planned = small_plan("hacpo", *STOPPED)
     of_one_length(monkeypatch, 3)
     done = run_experiment(planned, DirectRunner())
-    assert done.table[0]["test_after"] is not None and read_final(planned) is not None
+    assert done.table[0]["test_after"] is not None and read_final(planned.root) is not None
     assert {result.step for result in results(planned.root) if result.benchmark == "test"} == {0, 3}
     assert checkpoint_steps(planned.root) == [3]
     progress = read_progress(planned.root)

@@ -25,7 +25,7 @@ from dashboards.report.pages import report_content
 from dashboards.report.results import read_results
 from dashboards.report.statistics import Difference, holm
 from dashboards.report.tables import ratio_table
-from flows.commands.run_grid import _show_results, record_of
+from flows.commands.run_grid import _show_results
 from flows.grids.planner import GridPlan
 from flows.planning.plans import save_plan
 from flows.records.gridfile import GridCell, save_grid
@@ -81,7 +81,7 @@ def runs_of(grid: GridPlan) -> GridRuns:
     def root(name: str) -> Path:
         return grid.plans[name].root
 
-    return read_runs(record_of(grid), lambda name: experiment_status(root(name)), root)
+    return read_runs(grid.record, lambda name: experiment_status(root(name)), root)
 
 
 def text_of(grid: GridPlan) -> str:
@@ -362,9 +362,9 @@ def test_command_page_report_and_mlflow_say_the_same(
             plans.append(finished(tmp_path / "experiments", method, seed=seed, rewards=own_rewards, **written))
             save_plan(replace(plans[-1], contents={}))
     grid = grid_of(plans, benchmarks=[TEST], against=["naive"])
-    save_grid(tmp_path, record_of(grid))
+    save_grid(tmp_path, grid.record)
     shutil.copy(empty_tracking, tmp_path / "mlflow.db")
-    monkeypatch.setattr("flows.commands.run_grid.sync_experiments", lambda *_: None)  # of trainings alone
+    monkeypatch.setattr("flows.runs.tracking._sync_lacking", lambda *_: False)  # of trainings alone
     _show_results(grid, tmp_path, begun_at=0.0)
     printed = capsys.readouterr().out
     sentences = [line for line in printed.splitlines() if " after Holm" in line]

@@ -101,7 +101,7 @@ def test_last_checkpoint_is_exported_unless_a_step_is_named(trained: Plan, tmp_p
     last = export_agent(trained, "qwen", tmp_path / "last")
     earlier = export_agent(trained, "qwen", tmp_path / "earlier", step=1)
     assert last.step == 2
-    assert last.digest == read_final(trained).digests["qwen"] != earlier.digest
+    assert last.digest == read_final(trained.root).digests["qwen"] != earlier.digest
     one, other = (load_file(done.folder / "model.safetensors") for done in (last, earlier))
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
@@ -143,7 +143,7 @@ def test_card_holds_configuration_and_figures(trained: Plan, tmp_path: Path) -> 
     fenced = re.search(r"```yaml\n(.*)```\n$", card, re.DOTALL)
     assert fenced is not None
     assert yaml.safe_load(fenced[1]) == as_dict(trained.config)
-    final = read_final(trained)
+    final = read_final(trained.root)
     assert final is not None
     (row,) = [row for row in final.table if row["agent"] == "qwen"]
     assert re.search(rf"test, avg@1, 8 problems \| {row['test_before']:.4f} \(.*\| {row['test_after']:.4f} \(", card)

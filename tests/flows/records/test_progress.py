@@ -39,7 +39,7 @@ def progress_of(planned: Plan) -> Progress:
 def test_progress_says_what_the_result_says(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo")
     run_experiment(planned, DirectRunner())
-    found, final = progress_of(planned), read_final(planned)
+    found, final = progress_of(planned), read_final(planned.root)
     assert final is not None
     assert (found.pair, found.method, found.seed, found.step, found.num_steps) == ("small", "hacpo", 0, 4, 4)
     for row in final.table:

@@ -94,7 +94,7 @@ def check_running(process: subprocess.Popen[str]) -> None:
 
 
 def trainings_under_way(grid: GridPlan) -> list[Plan]:
-    return [p for p in grid.plans.values() if (p.root / "steps" / "000001").is_dir() and read_final(p) is None]
+    return [p for p in grid.plans.values() if (p.root / "steps" / "000001").is_dir() and read_final(p.root) is None]
 
 
 @pytest.mark.system

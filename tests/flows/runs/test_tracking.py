@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.planning.plans import Plan, plan, save_plan
 from flows.records.gridfile import GridCell, GridRecord, save_grid
-from flows.records.mlflow_address import STATE_FILE, has_unsent, mark_unsent, read_state, unsent_experiments
+from flows.records.mlflow_address import STATE_FILE, mark_unsent, read_state, unsent_experiments
 from flows.records.mlflow_store import prepare_store
 from flows.records.states import experiment_status
 from flows.runs.evaluate import run_evaluation, with_benchmarks
 from flows.runs.experiment import run_experiment
-from flows.runs.tracking import sync_experiments
+from flows.runs.tracking import sync as sync_runs
 from flows.service.prefect_server import free_port
 from hacpo_core.errors import ConfigError
 from hacpo_core.phases.runner import DirectRunner
@@ -144,7 +144,7 @@ def test_what_is_deleted_while_a_run_trains_is_restored_and_gets_all(
     runs = runs_of(planned)
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     assert len(client.get_metric_history(runs[planned.id].info.run_id, "progress/step")) == 4
-    assert not has_unsent(planned.root)
+    assert read_state(planned.root)["is_sent"]
 
 
 def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
@@ -166,7 +166,7 @@ def test_store_that_fails_in_mid_training_gets_every_point_once_afterwards(
     assert "not all was sent to MLflow" in caplog.text
     assert unsent_experiments(runs_dir_of(planned)) == [planned.id]
     assert "sent to MLflow" in sync(planned)
-    assert not has_unsent(planned.root)
+    assert read_state(planned.root)["is_sent"]
     points = mlflow_points(runs_dir_of(planned) / "mlflow.db")
     assert set(points.values()) == {1}
     assert {(run.rpartition("/")[2], step) for run, name, step, _ in points if name == "reward/mean"} == {
@@ -229,7 +229,7 @@ def test_same_experiment_in_another_folder_has_other_runs_and_a_torn_state_file_
         assert planned.id == first.id
         run_experiment(planned, DirectRunner())
     (planned.root / STATE_FILE).write_text("{", encoding="utf-8")
-    sync_experiments(tmp_path / "two", [planned.id])
+    sync_runs(tmp_path / "two", [planned.id])
     client = MlflowClient(f"sqlite:///{tmp_path / 'team.db'}")
     found = client.search_runs([client.get_experiment_by_name("hacpo").experiment_id])
     assert sorted(run.info.run_name for run in found) == sorted(3 * [first.id, f"{first.id}/qwen", f"{first.id}/llama"])
@@ -252,7 +252,7 @@ def test_store_that_cannot_be_used_ends_no_training_and_is_one_sentence(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         planned = small_plan("hacpo", *SHORT, "train.num_steps=1", runs_dir=tmp_path / str(number))
         run_experiment(planned, DirectRunner())
-        is_done = experiment_status(planned.root).state == "done" and has_unsent(planned.root)
+        is_done = experiment_status(planned.root).state == "done" and not read_state(planned.root)["is_sent"]
         said = message in caplog.text and "not all was sent to MLflow" in caplog.text
         if not (is_done and said) or "secret" in caplog.text:
             wrong.append((uri, caplog.text))
@@ -274,7 +274,7 @@ def test_database_lies_in_its_folder_whatever_the_folder_is_called(
     for name in ("a%20b", "runs?q=1", "x #y"):
         planned = small_plan("gspo", *SHORT, "train.num_steps=1", runs_dir=tmp_path / "in" / name)
         run_experiment(planned, DirectRunner())
-        assert not has_unsent(planned.root)
+        assert read_state(planned.root)["is_sent"]
         assert (tmp_path / "in" / name / "mlflow.db").is_file()
     assert len(list((tmp_path / "in").rglob("mlflow.db"))) == 3, "none lies beside"
 
@@ -286,10 +286,10 @@ def test_full_disk_below_the_database_ends_no_training_and_gets_all_where_there_
     shutil.copy(empty_tracking, database)
     planned = small_plan("hacpo", *SHORT, f"tracking.uri=sqlite:///{database}")
     run_experiment(planned, DirectRunner())
-    assert has_unsent(planned.root)
+    assert not read_state(planned.root)["is_sent"]
     subprocess.run(["mount", "-o", "remount,size=16m", str(database.parent)], check=True)
     sync(planned)
-    assert not has_unsent(planned.root)
+    assert read_state(planned.root)["is_sent"]
 
 
 @pytest.mark.system

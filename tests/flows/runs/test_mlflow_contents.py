@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from flows.grids.mlflow_rows import sync_grid
 from flows.planning.plans import Plan, save_plan
 from flows.records.gridfile import GridCell, GridRecord
+from flows.runs.tracking import sync
 from hacpo_core.config.schema import StopConfig
 from hacpo_core.store.steps import StepStore
 from tests.dashboards.report.finished import AGENTS, evaluate, finished
@@ -64,7 +64,7 @@ def runs_in(folder: Path) -> tuple[MlflowClient, Mapping[str, Any]]:
 
 
 def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRecord, tmp_path: Path) -> None:
-    sync_grid(grid, tmp_path, ["HACPO is ahead", "HACPO is level"])
+    sync(tmp_path, [], [grid], ["HACPO is ahead", "HACPO is level"])
     client, runs = runs_in(tmp_path)
     assert set(runs) == {"tiny hacpo seed 0", "tiny gspo seed 0"}
     hacpo, gspo = runs["tiny hacpo seed 0"], runs["tiny gspo seed 0"]
@@ -97,9 +97,9 @@ def test_methods_have_rows_with_the_same_metrics_however_they_train(grid: GridRe
 
 
 def test_rows_join_other_grids_and_take_what_was_evaluated_later(grid: GridRecord, tmp_path: Path) -> None:
-    sync_grid(grid, tmp_path)
+    sync(tmp_path, [], [grid])
     client, before = runs_in(tmp_path)
-    sync_grid(replace(grid, name="table 1+2"), tmp_path)
+    sync(tmp_path, [], [replace(grid, name="table 1+2")])
     _, after = runs_in(tmp_path)
     assert set(after) == set(before)
     row = after["tiny hacpo seed 0"]
@@ -108,7 +108,7 @@ def test_rows_join_other_grids_and_take_what_was_evaluated_later(grid: GridRecor
     for agent in AGENTS:
         root = tmp_path / "experiments" / grid.cells[0].experiment
         evaluate(StepStore(root), 1, TEST, agent, np.array([[1.0], [1.0], [1.0], [0.0]]))
-    sync_grid(grid, tmp_path)
+    sync(tmp_path, [], [grid])
     metrics = runs_in(tmp_path)[1]["tiny hacpo seed 0"].data.metrics
     assert metrics[f"mean/{TEST}"] == 0.625, "the table shows the last step"
     history = client.get_metric_history(row.info.run_id, f"mean/{TEST}")
@@ -127,13 +127,15 @@ def test_mean_of_agents_that_ended_after_different_steps_is_that_of_their_last_v
         save_plan(plan)
         return plan
 
-    sync_grid(record_of(ended("qwen-tiny", 1, {0: 2, 1: 1}), ended("llama-tiny", 2, {0: 1, 1: 2, 2: 3})), tmp_path)
+    plans = ended("qwen-tiny", 1, {0: 2, 1: 1}), ended("llama-tiny", 2, {0: 1, 1: 2, 2: 3})
+    sync(tmp_path, [], [record_of(*plans)])
     assert runs_in(tmp_path)[1]["tiny gspo seed 0"].data.metrics[f"mean/{TEST}"] == 0.75
 
 
-def test_store_that_is_away_is_a_warning(
+def test_store_that_is_away_is_one_warning_for_a_grid_and_its_trainings(
     grid: GridRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/none/mlflow.db")
-    sync_grid(grid, tmp_path)
-    assert "`hacpo sync` sends it later" in caplog.text
+    assert sync(tmp_path, sorted(grid.experiments), [grid]) == []
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "not sent to MLflow" in warning and warning.endswith("`hacpo sync` sends it later")

@@ -46,9 +46,7 @@ def runs_routes(site: Site) -> APIRouter:
             table=fragment("runs/runs_table.html", **context),
             choice=choice,
             choices={
-                "pair": sorted({row.pair for row in context["all_rows"]}),
-                "method": sorted({row.method for row in context["all_rows"]}),
-                "state": sorted({row.state for row in context["all_rows"]}),
+                **{name: sorted({row[name] for row in context["all_rows"]}) for name in ("pair", "method", "state")},
                 "grid": [record.name for record in site.runs.grids()],
             },
         )
@@ -64,7 +62,7 @@ def _context(site: Site, choice: RunChoice, max_rows: int) -> dict[str, Any]:
     """Template values for the table."""
     all_rows = run_rows(site.runs, site.scheduling.view(wait_s=0.2))
     members = site.runs.grid(choice.grid) if choice.grid else None
-    rows = choose(all_rows, choice, frozenset(cell.experiment for cell in members.cells) if members else None)
+    rows = choose(all_rows, choice, {cell.experiment for cell in members.cells} if members else None)
     orders = {name: f"-{name}" if choice.order != f"-{name}" else name for name in COLUMNS}
     return {
         "all_rows": all_rows,

@@ -1,7 +1,6 @@
 """`hacpo report`: a grid's results beside the paper's."""
 
-from dashboards.report.archive import load_results, save_results
 from dashboards.report.pages import Report, write_report
-from dashboards.report.results import read_results
+from dashboards.report.results import load_results, read_results, save_results
 
 __all__ = ["Report", "load_results", "read_results", "save_results", "write_report"]

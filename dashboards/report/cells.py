@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from dashboards.report.published import BEFORE
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluation, Spent
@@ -72,7 +70,7 @@ class AgentRun:
     agent: str
     evaluations: tuple[Evaluation, ...]
     last: int | None
-    scores: Mapping[str, pd.Series] | None = None
+    scores: Mapping[str, Mapping[str, float | None]] | None = None
     """of each problem after the last step by benchmark; None: they are read from the folder"""
 
     def at(self, step: int | None) -> dict[str, Evaluation]:

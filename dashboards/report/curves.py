@@ -64,7 +64,7 @@ def _rows(labels: Mapping[str, str], by_seed: Mapping[int, Path]) -> Iterator[di
 
 def training_curves(results: Results) -> Iterator[Chart]:
     """A chart by step of every metric that was measured during training, accuracies first."""
-    frames = results.metrics.values()
+    frames = results.frames.values()
     accuracies = {
         metric: f"accuracy on {metric.removeprefix('evaluate/').removesuffix('_accuracy')}"
         for metric in sorted({metric for frame in frames for metric in frame.metric})

@@ -90,7 +90,7 @@ def final_scores(run: AgentRun, benchmark: str) -> pd.Series:
         StoreError: the responses cannot be read.
     """
     if run.scores is not None:
-        return run.scores[benchmark]
+        return pd.Series(run.scores[benchmark], dtype=float)
     assert run.last is not None, "only complete runs have final scores"
     return problem_scores(run.root, run.last, benchmark, run.agent, run.at(run.last)[benchmark].value)
 

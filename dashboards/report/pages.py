@@ -55,7 +55,7 @@ def write_report(results: Results, folder: Path) -> Report:
 def report_content(results: Results) -> Mapping[str, Any]:
     """What the template shows; empty parts are left out there."""
     config, runs = results.config, results.runs
-    layout, has_results = config.report.table, bool(results.metrics)
+    layout, has_results = config.report.table, bool(results.experiments)
     tables = [Comparer(runs, pair, runs.record.benchmarks) for pair in runs.pairs]
     return {
         "title": config.title,
@@ -76,17 +76,17 @@ def report_content(results: Results) -> Mapping[str, Any]:
 
 def _incomplete(results: Results) -> str:
     states = Counter({cell.experiment: state.state for cell, state in results.missing}.values())
-    total = len({cell.experiment for cell in results.runs.record.cells})
+    total = len({cell.experiment for cell in results.record.cells})
     counts = ", ".join(f"{number} {state}" for state, number in states.items())
     return f"Incomplete: {states.total()} of {total} experiments have no result ({counts}); they are listed below."
 
 
 def _summary(results: Results) -> str:
-    cells = results.runs.record.cells
+    cells = results.record.cells
     experiments = len({cell.experiment for cell in cells})
     seeds = ", ".join(str(seed) for seed in results.config.seeds)
     return (
-        f"Grid {results.runs.record.name}: {len(cells) - len(results.missing)} of {len(cells)} cells (pair x method x "
+        f"Grid {results.record.name}: {len(cells) - len(results.missing)} of {len(cells)} cells (pair x method x "
         f"seed x agent) are measured, from {experiments} experiments. Seeds: {seeds}. Hardware: "
         f"{results.config.hardware}."
     )
@@ -109,10 +109,10 @@ def _missing_lines(cells: Sequence[tuple[GridCell, ExperimentState]]) -> list[st
 
 def _health(results: Results) -> pd.DataFrame:
     """A line per finding about the health of a run."""
-    cells = {cell.experiment: cell for cell in results.runs.record.cells}
+    cells = {cell.experiment: cell for cell in results.record.cells}
     rows = []
-    for name, progress in results.progress.items():
-        for finding in progress.findings:
+    for name, experiment in results.experiments.items():
+        for finding in experiment.progress.findings:
             rows.append(
                 {
                     "method": variant_of(cells[name]).title,

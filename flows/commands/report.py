@@ -33,7 +33,7 @@ def report(
         from dashboards.report import load_results, write_report
 
         results = load_results(Path(name))
-        _print(write_report(results, out or runs_dir / "reports" / results.runs.record.name))
+        _print(write_report(results, out or runs_dir / "reports" / results.record.name))
         return
     if not runs_dir.is_dir():
         raise ConfigError(f"--runs-dir: got {runs_dir}, which is no folder; name the folder that `hacpo grid` wrote")

@@ -129,7 +129,7 @@ def test_filter_finds_problems_by_what_an_agent_answered() -> None:
     }
     found = group(frame_of(verdicts), ["strong", "weak"])
     assert found.by_strength == ("weak", "strong")
-    assert [(one.question, one.gold) for one in found.problems[3:]] == [("", ""), ("What is asked", "1")], "no nan"
+    assert [(one.question, one.gold) for one in found.problems[3:]] == [(None, None), ("What is asked", "1")], "no nan"
     for wanted, expected in (
         (Filter(), list(verdicts)),
         (Filter(right="strong", wrong="weak"), ["strong only", "strong too"]),
@@ -145,6 +145,7 @@ def test_filter_finds_problems_by_what_an_agent_answered() -> None:
 
 def test_effects_say_what_was_clipped_and_what_was_not_used() -> None:
     found = group(frame_of({"p": ("correct", "wrong")}), ["strong", "weak"])
-    strong, weak = found.problems[0].responses["weak"][0].effects
-    assert (strong.learner, strong.advantage, strong.ratio, strong.clipped) == ("strong", -1.0, 0.8, "clipped")
-    assert (weak.ratio, weak.clipped) == (None, "not used")
+    assert found.problems[0].responses["weak"][0]["effects"] == [
+        {"learner": "strong", "advantage": -1.0, "ratio": 0.8, "clipped": "clipped"},
+        {"learner": "weak", "advantage": 0.5, "ratio": None, "clipped": "not used"},
+    ]

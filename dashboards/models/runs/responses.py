@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,41 +24,6 @@ _MAX_CACHED_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
-    """How a learner trained on a response; `ratio` is None if the response was in no update."""
-
-    learner: str
-    advantage: float
-    ratio: float | None
-    stopped_share: float
-
-    @property
-    def clipped(self) -> str:
-        """Whether the loss was clipped, as text."""
-        if self.ratio is None:
-            return "not used"
-        if self.stopped_share <= 0:
-            return "not clipped"
-        return "clipped" if self.stopped_share >= 1 else f"{self.stopped_share:.0%} of its tokens clipped"
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """One agent's response; `status` is correct, wrong or unscored."""
-
-    agent: str
-    sample: int
-    text: str
-    num_tokens: int
-    is_cut: bool
-    status: str
-    extracted: str
-    reason: str
-    effects: tuple[Effect, ...]
-    tag: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Filter:
     """Which problems are shown; "" means any.
 
@@ -78,20 +42,23 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ProblemResponses:
-    """A problem and the responses to it, by agent; `question` and `gold` are "" where they are not stored with them."""
+    """A problem with the responses to it by agent: rows of `flows.runs.samples` (None: unknown), each with `effects`.
+
+    `question` and `gold` are None where they are not stored with the responses and the file of the problems is gone.
+    """
 
     problem_id: str
-    responses: Mapping[str, tuple[Response, ...]]
-    question: str = ""
-    gold: str = ""
+    question: str | None
+    gold: str | None
+    responses: Mapping[str, Sequence[Mapping[str, Any]]]
 
     def num_correct(self, agent: str) -> int:
         """Number of the agent's correct responses."""
-        return sum(response.status == "correct" for response in self.responses[agent])
+        return sum(response["status"] == "correct" for response in self.responses[agent])
 
     def is_only_wrong(self, agent: str) -> bool:
         """Whether the agent has a wrong response and no correct one."""
-        return not self.num_correct(agent) and any(response.status == "wrong" for response in self.responses[agent])
+        return not self.num_correct(agent) and any(response["status"] == "wrong" for response in self.responses[agent])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +72,10 @@ class StepResponses:
         """Problems that a filter lets through."""
         selection, words = [], criteria.text.casefold()
         for problem in self.problems:
-            elsewhere = f"{problem.problem_id}\n{problem.question}".casefold()
+            elsewhere = f"{problem.problem_id}\n{problem.question or ''}".casefold()
             responses = (r for agent_responses in problem.responses.values() for r in agent_responses)
-            chosen = (r for r in responses if criteria.verdict in ("", r.status))
-            if any(words in elsewhere or words in r.text.casefold() for r in chosen) and _disagrees(problem, criteria):
+            texts = (r["text"].casefold() for r in responses if criteria.verdict in ("", r["status"]))
+            if any(words in elsewhere or words in text for text in texts) and _disagrees(problem, criteria):
                 selection.append(problem)
         return tuple(selection)
 
@@ -122,51 +89,26 @@ def _disagrees(problem: ProblemResponses, criteria: Filter) -> bool:
 
 def group(frame: pd.DataFrame, agents: Sequence[str]) -> StepResponses:
     """Group rows of `flows.runs.samples` by problem and agent."""
-    by_problem: dict[str, dict[str, list[Response]]] = {}
-    texts: dict[str, tuple[str, str]] = {}
-    for row in frame.to_dict(orient="records"):
-        responses = by_problem.setdefault(str(row["problem_id"]), {agent: [] for agent in agents})
-        responses[row["agent"]].append(_response({str(name): value for name, value in row.items()}, agents))
-        is_known = isinstance(row.get("question"), str)  # nan if the file of the problems is gone
-        texts[str(row["problem_id"])] = (str(row["question"]), str(row["answer"])) if is_known else ("", "")
-    problems = tuple(
-        ProblemResponses(
-            name, {agent: tuple(agent_responses) for agent, agent_responses in responses.items()}, *texts[name]
-        )
-        for name, responses in by_problem.items()
-    )
-    strength = {agent: _share_correct(problems, agent) for agent in agents}
-    return StepResponses(problems, tuple(sorted(agents, key=lambda agent: strength[agent])))
+    by_problem: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    rows = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
+    for row in rows:
+        effects = [_effect(row, learner) for learner in agents if row.get(f"advantage_for_{learner}") is not None]
+        responses = by_problem.setdefault(row["problem_id"], {agent: [] for agent in agents})
+        responses[row["agent"]].append({**row, "effects": effects})
+    texts = {row["problem_id"]: (row.get("question"), row.get("answer")) for row in rows}
+    problems = tuple(ProblemResponses(name, *texts[name], responses) for name, responses in by_problem.items())
+    scored = frame[frame.status != "unscored"]
+    strength = (scored.status == "correct").groupby(scored.agent).mean().to_dict()
+    return StepResponses(problems, tuple(sorted(agents, key=lambda agent: strength.get(agent, 0.0))))
 
 
-def _share_correct(problems: Sequence[ProblemResponses], agent: str) -> float:
-    scored = [r for problem in problems for r in problem.responses[agent] if r.status != "unscored"]
-    return sum(r.status == "correct" for r in scored) / len(scored) if scored else 0.0
-
-
-def _response(row: Mapping[str, Any], agents: Sequence[str]) -> Response:
-    effects = []
-    for k in agents:
-        advantage = float(row.get(f"advantage_for_{k}", math.nan))
-        if math.isnan(advantage):  # the learner cannot train on it, or it answers a benchmark
-            continue
-        ratio = float(row.get(f"ratio_for_{k}", math.nan))
-        is_used = not math.isnan(ratio)
-        stopped = float(row[f"stopped_for_{k}"]) if is_used else 0.0
-        effects.append(Effect(k, advantage, ratio if is_used else None, stopped))
-    extracted = row["extracted"]
-    return Response(
-        agent=row["agent"],
-        sample=int(row["sample"]),
-        text=str(row["text"]),
-        num_tokens=int(row["num_tokens"]),
-        is_cut=row["finish_reason"] == "length",
-        status=row["status"],
-        extracted=extracted if isinstance(extracted, str) else "",
-        reason=reason if isinstance(reason := row.get("reason"), str) else "",
-        effects=tuple(effects),
-        tag=str(row.get("tag", "")),
-    )
+def _effect(row: Mapping[Any, Any], learner: str) -> dict[str, Any]:
+    """How a learner trained on a response; the ratio is None if it was in no update."""
+    ratio, stopped = row.get(f"ratio_for_{learner}"), row.get(f"stopped_for_{learner}") or 0.0
+    clipped = "not clipped" if stopped <= 0 else "clipped" if stopped >= 1 else f"{stopped:.0%} of its tokens clipped"
+    if ratio is None:
+        clipped = "not used"
+    return {"learner": learner, "advantage": row[f"advantage_for_{learner}"], "ratio": ratio, "clipped": clipped}
 
 
 def read_step(runs_dir: Path, experiment: str, step: int, benchmark: str = "") -> StepResponses:

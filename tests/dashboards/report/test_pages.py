@@ -27,6 +27,7 @@ from dashboards.report.statistics import Difference, holm
 from dashboards.report.tables import ratio_table
 from flows.commands.run_grid import _show_results
 from flows.grids.planner import GridPlan
+from flows.planning.compose import compose
 from flows.planning.plans import save_plan
 from flows.records.gridfile import GridCell, save_grid
 from flows.records.states import experiment_status
@@ -290,7 +291,8 @@ def test_printed_values_stand_beside_missing_ones() -> None:
     pair = "qwen3-1.7b-base+qwen3-4b-base"
     not_run = ExperimentState("missing", "not run")
     cells = {GridCell(pair, "hacpo", "", 0, agent, "x"): not_run for agent in pair.split("+")}
-    empty = grid_of([], pair=pair, extra=cells, table="table1")
+    benchmarks = compose(pair, "hacpo").evaluate.final
+    empty = grid_of([], pair=pair, extra=cells, table="table1", benchmarks=benchmarks)
     text = text_of(empty)
     assert row(text, pair, "qwen3-1.7b-base", "HACPO")[0] == "— (paper 0.690)"
     assert row(text, pair, "qwen3-4b-base", "HACPO")[-2:] == ["— (paper 0.601)", "0 of 1"]

@@ -16,7 +16,6 @@ from starlette.types import Scope
 
 from dashboards.models.listing import Runs, UnknownError
 from dashboards.models.scheduling import Scheduling, connector
-from dashboards.pages.compare import compare_routes
 from dashboards.pages.grid import grid_routes
 from dashboards.pages.login import login_routes
 from dashboards.pages.overview import overview_routes
@@ -54,7 +53,7 @@ def create_app(
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.state.site = site
-    routers = (overview_routes, grid_routes, runs_routes, run_routes, compare_routes, samples_routes, login_routes)
+    routers = (overview_routes, grid_routes, runs_routes, run_routes, samples_routes, login_routes)
     for routes in routers:
         app.include_router(routes(site))
 

@@ -68,7 +68,6 @@ def curves(
     strokes: Mapping[str, Stroke],
     facet: str = "",
     smooth: int = 1,
-    reference: str = "",
     line: str = "method",
     shares_y: bool = True,
 ) -> Chart:
@@ -77,19 +76,17 @@ def curves(
     Args:
         name: of the downloads.
         caption: what is shown.
-        table: columns `line`, `kind` ("mean", "seed", or "paper" for a point to compare with), `seed`, `x`, `value`,
-            `low`, `high` (nan: no band), and the facet.
+        table: columns `line`, `kind` ("mean" or "seed"), `seed`, `x`, `value`, `low`, `high` (nan: no band), and
+            the facet.
         x: label of the axis.
         y: label of the axis.
         strokes: by line, in the order of the legend.
         facet: column with one panel per value; "": one panel.
         smooth: number of points of the running mean that is shown at first.
-        reference: what "paper" points are, for the hover text.
         line: what a line is, for the hover text.
         shares_y: whether all panels have the same y axis.
     """
-    paper = reference if (table["kind"] == "paper").any() else ""
-    layers = _curve_layers(x, y, strokes, line, paper, shares_y=shares_y)
+    layers = _curve_layers(x, y, strokes, line, shares_y=shares_y)
     layered = alt.layer(*layers).transform_window(
         value="mean(value)",
         low="mean(low)",
@@ -106,10 +103,8 @@ def curves(
     return Chart(name, caption, spec, table, ("seeds", *options) if (table["kind"] == "seed").any() else (*options,))
 
 
-def _curve_layers(
-    x: str, y: str, strokes: Mapping[str, Stroke], line: str, reference: str, *, shares_y: bool
-) -> list[alt.Chart]:
-    """Bands, single seeds, means, the points that show what the pointer is at, and the paper's as diamonds."""
+def _curve_layers(x: str, y: str, strokes: Mapping[str, Stroke], line: str, *, shares_y: bool) -> list[alt.Chart]:
+    """Bands, single seeds, means, and the points that show what the pointer is at."""
     lines = list(strokes)
     legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
     colours = alt.Scale(domain=lines, range=[stroke.colour for stroke in strokes.values()])
@@ -134,7 +129,7 @@ def _curve_layers(
         alt.Color("line:N", title=None, scale=colours, legend=legend),
     )
     means = base.transform_filter("datum.kind == 'mean'")
-    layers = [
+    return [
         means.transform_filter("isValid(datum.low)")
         .mark_area(opacity=0.15, clip=True)
         .encode(alt.Y("low:Q", **up), alt.Y2("high:Q"), fillOpacity=band),
@@ -149,11 +144,6 @@ def _curve_layers(
         .encode(tooltip=tooltip, opacity=alt.condition(hover, alt.value(1), alt.value(0)))
         .add_params(hover),
     ]
-    if reference:
-        paper = [alt.Tooltip("line:N"), alt.Tooltip("value:Q", title=reference, format=".3f")]
-        diamonds = base.transform_filter("datum.kind == 'paper'").mark_point(shape="diamond", size=90, strokeWidth=2)
-        layers.append(diamonds.encode(tooltip=paper, opacity=is_shown))
-    return layers
 
 
 _ENDS = ("value", "low", "high")

@@ -1,13 +1,10 @@
-"""The methods on one pair of a grid: accuracy over seeds, tokens, and the paper's values, for the page and the report.
-
-All data come from the grid's record and the experiments' progress files.
-"""
+"""The methods on one pair of a grid: accuracy over seeds, tokens, and the paper's values."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,10 +21,6 @@ class Figure:
 
     summary: Summary | None
     paper: float | None
-
-
-Path = Mapping[int, tuple[float, float]]
-"""a seed's tokens (or step) and value by step"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +44,20 @@ class Comparer:
         benchmarks: those that are given; default: those of the grid that were evaluated; all that were, if it names
             none of them.
         columns: of the table: the benchmarks, and their average if there are several.
-        choices: what curves can show: the columns, and evaluated benchmarks that are not compared.
-        default_benchmark: the one that was evaluated at the most steps, so that curves have points; "" if none was.
     """
 
     def __init__(self, runs: GridRuns, pair: str, benchmarks: Sequence[str] | None = None) -> None:
-        self.record, self.pair = runs.record, pair
+        self._table, self.pair = runs.record.table, pair
         self._cells = {
             (agent, variant): by_seed for (of, agent, variant), by_seed in runs.by_seed.items() if of == pair
         }
         self.agents = tuple(dict.fromkeys(agent for agent, _ in self._cells))
         self.variants = tuple(dict.fromkeys(variant for _, variant in self._cells))
-        steps: dict[str, set[int]] = {}
-        for by_seed in self._cells.values():
-            for evaluation in (e for run in by_seed.values() for e in run.evaluations):
-                steps.setdefault(evaluation.benchmark, set()).add(evaluation.step)
-        named = tuple(name for name in self.record.benchmarks if name in steps) or tuple(steps)
+        cells = [run for by_seed in self._cells.values() for run in by_seed.values()]
+        evaluated = dict.fromkeys(evaluation.benchmark for run in cells for evaluation in run.evaluations)
+        named = tuple(name for name in runs.record.benchmarks if name in evaluated) or tuple(evaluated)
         self.benchmarks = named if benchmarks is None else tuple(benchmarks)
         self.columns = (*self.benchmarks, *([AVERAGE] if len(self.benchmarks) > 1 else []))
-        self.choices = (*self.columns, *(name for name in steps if name not in self.benchmarks))
-        names = (name for name in self.choices if name in steps)
-        self.default_benchmark = max(names, key=lambda name: len(steps[name]), default="")
 
     def _teams(
         self, variants: Sequence[Variant], agents: Sequence[str] = (), *, is_complete: bool = False
@@ -87,7 +73,7 @@ class Comparer:
     @cached_property
     def lines(self) -> tuple[TableLine, ...]:
         """The table: each agent before training and for every method, then all agents together."""
-        paper_values = paper_values_in(self.record.table)
+        paper_values = paper_values_in(self._table)
         groups = [(agent,) for agent in self.agents] + ([self.agents] if len(self.agents) > 1 else [])
         variants = (Variant(BEFORE), *self.variants)
         lines = [self._line(variant, agents, paper_values) for agents in groups for variant in variants]
@@ -121,19 +107,3 @@ class Comparer:
             tokens=statistics.fmean(cost.tokens for cost in costs) if costs else None,
             gpu_hours=statistics.fmean(cost.gpu_s / 3600 for cost in costs) if costs else None,
         )
-
-    def paths(self, variant: Variant, agents: Sequence[str], benchmark: str) -> dict[int, Path]:
-        """The path of every complete seed, or without one of all that have started, on a benchmark or AVERAGE."""
-        benchmarks = self.benchmarks if benchmark == AVERAGE else (benchmark,)
-        complete = list(self._teams([variant], agents, is_complete=True))
-        return {seed: _path(team, benchmarks) for seed, team in complete or list(self._teams([variant], agents))}
-
-
-def _path(team: Sequence[AgentRun], benchmarks: Sequence[str]) -> Path:
-    """The steps at which every agent was evaluated on every benchmark."""
-    path = {}
-    for step in sorted({evaluation.step for evaluation in team[0].evaluations}):
-        value = statistics.fmean(run.value(step, benchmarks) for run in team)
-        if not math.isnan(value):
-            path[step] = float(sum(cost.tokens for run in team if (cost := run.spent(step)))), value
-    return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Iterator, Mapping
 
 import pandas as pd
@@ -12,7 +11,6 @@ import pandas as pd
 from dashboards.charts import charts
 from dashboards.charts.charts import Chart
 from dashboards.charts.palette import method_strokes
-from dashboards.report.comparison import Comparer, Path
 from dashboards.report.results import Results
 from dashboards.report.statistics import summarize
 
@@ -24,42 +22,21 @@ _METRICS = {
     "response/length_tokens": "mean response length, tokens",
 }
 _SMOOTHED = {"reward/mean": 5}
+Values = Mapping[int, float]
+"""by step"""
 
 
-def accuracy_curves(comparer: Comparer, benchmark: str) -> Chart | None:
-    """Accuracy on a benchmark (or their average) against sampled tokens, each agent and all together.
-
-    Complete seeds, or without one those that have begun; and the paper's values at the end. None before any evaluation.
-    """
-    rows: list[dict[str, object]] = []
-    for line in sorted(comparer.lines, key=lambda line: line.agents != comparer.agents):  # all together first
-        paths = comparer.paths(line.variant, line.agents, benchmark)
-        points = list(_rows({"agent": line.agent, "line": line.variant.title}, paths))
-        paper = line.figures[comparer.columns.index(benchmark)].paper if benchmark in comparer.columns else None
-        if points and paper is not None:
-            points.append(points[-1] | {"kind": "paper", "value": paper, "low": math.nan, "high": math.nan})
-        rows += points
-    if not rows:
-        return None
-    strokes = method_strokes(variant.title for variant in comparer.variants)
-    return charts.curves(
-        "curves", "", pd.DataFrame(rows), x="tokens sampled", y="accuracy", strokes=strokes, facet="agent",
-        reference="paper's accuracy",
-    )  # fmt: skip
-
-
-def _rows(labels: Mapping[str, str], by_seed: Mapping[int, Path]) -> Iterator[dict[str, object]]:
+def _rows(labels: Mapping[str, str], by_seed: Mapping[int, Values]) -> Iterator[dict[str, object]]:
     """Rows of a line: of several seeds each one's, then their mean at the steps that all have."""
-    paths = {seed: path for seed, path in by_seed.items() if path}
-    for seed, path in paths.items() if len(paths) > 1 else ():
-        for step, (x, value) in path.items():
-            own = {"x": x, "value": value, "low": math.nan, "high": math.nan}
-            yield {**labels, "kind": "seed", "seed": str(seed), "step": step, **own}
-    for step in sorted(set.intersection(*map(set, paths.values()))) if paths else []:
-        summary = summarize([path[step][1] for path in paths.values()])
+    values = {seed: of_seed for seed, of_seed in by_seed.items() if of_seed}
+    for seed, of_seed in values.items() if len(values) > 1 else ():
+        for step, value in of_seed.items():
+            own = {"x": step, "value": value, "low": math.nan, "high": math.nan}
+            yield {**labels, "kind": "seed", "seed": str(seed), **own}
+    for step in sorted(set.intersection(*map(set, values.values()))) if values else []:
+        summary = summarize([of_seed[step] for of_seed in values.values()])
         low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
-        mean = {"x": statistics.fmean(path[step][0] for path in paths.values()), "value": summary.mean}
-        yield {**labels, "kind": "mean", "seed": "", "step": step, **mean, "low": low, "high": high}
+        yield {**labels, "kind": "mean", "seed": "", "x": step, "value": summary.mean, "low": low, "high": high}
 
 
 def training_curves(results: Results) -> Iterator[Chart]:
@@ -92,9 +69,9 @@ def _table(results: Results, metric: str) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for pair, agent in results.runs.places():
         for variant in results.runs.variants:
-            paths: dict[int, Path] = {}
+            values: dict[int, Values] = {}
             for seed, frame in sorted(results.of(pair, agent, variant).items()):
                 curve = frame.loc[frame.metric == metric, ["step", "value"]].dropna()
-                paths[seed] = {int(step): (float(step), float(value)) for step, value in curve.itertuples(index=False)}
-            rows += _rows({"agent": results.label(pair, agent), "line": variant.title}, paths)
+                values[seed] = {int(step): float(value) for step, value in curve.itertuples(index=False)}
+            rows += _rows({"agent": results.label(pair, agent), "line": variant.title}, values)
     return pd.DataFrame(rows)

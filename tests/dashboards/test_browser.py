@@ -65,7 +65,6 @@ def full(runs_dir: Path) -> dict[str, str]:
         "overview": "/",
         "grid": "/grid/small_grid",
         "run": f"/run/{failed}",
-        "compare": "/compare?grid=small_grid",
         "runs": "/runs?order=-accuracy",
         "samples": f"/samples/{done}?step=39",
     }
@@ -87,16 +86,6 @@ def test_find_who_wins(tab: Any, served: str, runs_dir: Path) -> None:
     tab.get_by_role("link", name="A small grid", exact=True).click()
     tab.wait_for_load_state("load")
     assert "HACPO is 5.0 points ahead of GSPO" in tab.locator("#verdicts").inner_text()
-    tab.get_by_role("link", name="compare methods").click()
-    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
-    tab.locator("#curves").get_by_label("single seeds").check()
-    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "2")
-    tab.locator("#curves").get_by_label("log x").check()
-    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "3")
-    assert tab.locator("#verdict svg.marks").count() == 1
-    with tab.expect_download() as started:
-        tab.get_by_label("CSV of verdict").click()
-    assert "win" in Path(started.value.path()).read_text(encoding="utf-8")
     assert tab.complaints == []
 
 

@@ -109,17 +109,6 @@ def test_killed_run_is_seen_to_fail_is_retried_and_ends(
         assert tab.evaluate("window.untouched") is True
         assert "1 of 1 done" in tab.locator("#totals").inner_text()
 
-        tab.goto(f"{url}/compare")
-        results = tab.locator("#results")
-        assert "small" in results.locator("h2").inner_text()
-        rows = [row.inner_text().split("\t") for row in results.locator("tbody tr").all()]
-        trained = {row[0]: row for row in rows if "HACPO" in row[1].upper()}
-        assert {"qwen", "llama"} <= set(trained)
-        assert all(0 <= float(row[2]) <= 1 and row[-2] == "1 of 1" for row in trained.values())
-        tab.wait_for_load_state("networkidle")
-        assert tab.locator("figure.chart svg.marks").count() >= 1
-        tab.screenshot(path=str(screenshots(tmp_path) / "live-compare.png"), full_page=True)
-
         tab.goto(f"{url}/samples/{planned.id}")
         assert tab.get_by_label("step", exact=True).input_value() == "40"
         assert "1 of 4" in tab.locator("#responses nav").inner_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -41,10 +40,8 @@ def poll_of(text: str, name: str) -> str:
 
 def test_without_a_run_the_page_says_what_to_type(page: TestClient, runs_dir: Path) -> None:
     assert not runs_dir.exists()
-    for path in ("/", "/compare"):
-        text = page.get(path).text
-        assert "hacpo demo" in text and "hacpo grid tiny_table1" in text
-    assert "hacpo train tiny hacpo" in page.get("/").text
+    text = page.get("/").text
+    assert "hacpo demo" in text and "hacpo grid tiny_table1" in text and "hacpo train tiny hacpo" in text
 
 
 def test_malformed_file_counts_as_missing_and_the_pages_stay(
@@ -62,7 +59,7 @@ def test_malformed_file_counts_as_missing_and_the_pages_stay(
         assert old in text
         path.write_text(text.replace(old, new), encoding="utf-8")
         touch_later(path.parent)
-        for address in ("/", f"/run/{broken}", "/compare"):
+        for address in ("/", f"/run/{broken}"):
             assert page.get(address).status_code == 200
         assert page.get("/runs").text.count('<th scope="row"') == 2
         assert f"{path} is corrupt and counts as missing" in caplog.text
@@ -217,48 +214,15 @@ def test_curve_is_sent_when_it_changed_and_as_files(page: TestClient, runs_dir: 
     assert [row["x"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert page.get(f"{address}&seen={found['version']}").status_code == 204
     assert page.get(f"/run/{name}/curve.csv?area=update").text.startswith("metric,line,x,value,")
+    picture = page.get(f"/run/{name}/curve.svg")
+    assert picture.headers["content-type"] == "image/svg+xml" and picture.text.startswith("<svg")
+    assert "script-src" not in picture.headers["content-security-policy"]
+    assert "<h1>Invalid address</h1>" in page.get("/runs?order=x").text
+    assert "<h1>Page not found</h1>" in page.get("/nothing").text
     assert page.get(f"/run/{name}/curve.svg?area=nothing").status_code == 404
     shown = page.get(f"/run/{name}").text
     assert '<details class="area"><summary>update (' in shown
     assert "update/grad_norm: gradient norm before clipping, mean over the step&#39;s updates" in shown
-
-
-@pytest.mark.slow
-def test_comparison_and_downloads(page: TestClient, runs_dir: Path) -> None:
-    write_grid(runs_dir)
-    text = page.get("/compare?grid=small_grid&pair=tiny").text
-    assert "0.710 ± 0.025" in text
-    for name in ("verdict", "curves"):
-        address = f"/compare/{name}.KIND?grid=small_grid&pair=tiny"
-        picture = page.get(address.replace("KIND", "svg"))
-        assert picture.headers["content-type"] == "image/svg+xml" and picture.text.startswith("<svg")
-        assert "script-src" not in picture.headers["content-security-policy"]
-        drawn = page.get(address.replace("KIND", "json")).json()
-        assert "hacpo" in json.dumps(drawn["spec"]).lower()
-        assert page.get(f"{address.replace('KIND', 'json')}&seen={drawn['version']}").status_code == 204
-    assert "HACPO − GSPO,5" in page.get("/compare/verdict.csv?grid=small_grid").text
-    for wrong in ("pair=x", "benchmark=x", "grid=x"):
-        assert page.get(f"/compare?{wrong}").status_code == 404
-    assert "<h1>Invalid address</h1>" in page.get("/runs?order=x").text
-    assert "<h1>Page not found</h1>" in page.get("/nothing").text
-
-
-def test_comparison_sends_what_changed(page: TestClient, runs_dir: Path) -> None:
-    assert page.get("/compare/changes").status_code == 204
-    write_grid(runs_dir, step=30, state="missing")
-    text = page.get("/compare").text
-    assert '<select id="choice-grid"' in text
-    poll = poll_of(text, "results")
-    assert page.get(poll).status_code == 204
-    curves = page.get("/compare/curves.json?grid=small_grid").json()
-    kinds = {row["kind"] for row in curves["spec"]["data"]["values"]}
-    assert kinds == {"mean", "seed"}
-    write_run(runs_dir, seed=1, step=30, state="missing", last=0.9)  # its curve changes, the table does not
-    assert page.get(poll).status_code == 204
-    assert page.get(f"/compare/curves.json?grid=small_grid&seen={curves['version']}").status_code == 200
-    for name in (path.name for path in (runs_dir / "experiments").glob("*-s0-*")):
-        (runs_dir / "experiments" / name / "result.json").write_text("{}", encoding="utf-8")
-    assert "1 of 3" in page.get(poll).text
 
 
 @pytest.fixture
@@ -304,8 +268,8 @@ def test_nothing_that_was_written_elsewhere_becomes_markup(page: TestClient, run
               failure=Failure(EVIL, EVIL, f'  File "{EVIL}", line 3, in {EVIL}\n    {EVIL}\n'))  # fmt: skip
     failed = next(path.name for path in (runs_dir / "experiments").glob("*-s7-*"))
     write_grid(runs_dir, pair=EVIL.replace("/", "|"), agents=(EVIL.replace("/", "|"), "b"))
-    pages = ["/", "/runs", f"/run/{failed}", "/compare", "/grid/small_grid"]
-    pages += [f"/samples/{answered}?problem=2", f"/run/{EVIL}", f"/compare?pair={EVIL}", "/grid/small_grid/changes"]
+    pages = ["/", "/runs", f"/run/{failed}", "/grid/small_grid"]
+    pages += [f"/samples/{answered}?problem=2", f"/run/{EVIL}", "/grid/small_grid/changes"]
     for path in pages:
         text = page.get(path).text
         assert "<script>" not in text and "<img src=x" not in text, path

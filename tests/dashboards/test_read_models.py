@@ -15,7 +15,6 @@ from dashboards.models.runs.responses import ANY, Filter, group
 from dashboards.report.cells import read_runs
 from dashboards.report.compared import TOGETHER
 from dashboards.report.comparison import Comparer
-from dashboards.report.curves import accuracy_curves
 from flows.records.gridfile import GridRecord
 from tests.dashboards.stores import evaluations, write_grid, write_run
 
@@ -63,33 +62,6 @@ def test_table_has_mean_and_interval_over_seeds(runs_dir: Path) -> None:
     # Each agent alone: the mean of two experiments of one seed, the sum of their tokens.
     assert (together.figures[0].summary.mean, together.tokens) == (pytest.approx(0.61), 80_000)
     assert lines["llama", "gspo"].tokens == 40_000
-
-
-def means(made: Comparer, method: str, agent: str) -> pd.DataFrame:
-    """The mean over seeds of a line of the chart, by step."""
-    chart = accuracy_curves(made, "dev")
-    assert chart is not None
-    found = chart.table[(chart.table.agent == agent) & (chart.table.line == method) & (chart.table.kind == "mean")]
-    return found.set_index("step")
-
-
-def test_curve_sums_costs_and_averages_accuracy_over_agents(runs_dir: Path) -> None:
-    made = comparer(runs_dir)
-    points = means(made, "GSPO", TOGETHER)
-    assert points["x"].to_dict() == {0: 0, 10: 20_000, 20: 40_000, 30: 60_000, 40: 80_000}
-    assert points["value"][40] == pytest.approx(0.61)
-    assert means(made, "GSPO", "llama")["x"][40] == 40_000
-
-
-def test_curve_is_of_complete_seeds_or_of_all_as_far_as_all_have_come(runs_dir: Path) -> None:
-    comparer(runs_dir, alone=(), seeds=(0, 1), state="missing")
-    write_run(runs_dir, seed=1, step=20, state="missing")
-    record = Runs(runs_dir).grid("small_grid")
-    under_way = means(compared(runs_dir, record), "HACPO", TOGETHER)
-    assert list(under_way.index) == [0, 10, 20] and under_way["high"][10] == pytest.approx(under_way["value"][10])
-    write_run(runs_dir, seed=0)
-    complete = means(compared(runs_dir, record), "HACPO", TOGETHER)
-    assert complete.index[-1] == 40 and math.isnan(complete["high"][40])
 
 
 def test_papers_value_stands_beside_ours(runs_dir: Path) -> None:

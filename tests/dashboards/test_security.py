@@ -80,7 +80,7 @@ def test_forged_session_is_replaced(open_page: Callable[..., TestClient]) -> Non
 def test_without_the_token_only_the_log_in_is_shown(open_page: Callable[..., TestClient]) -> None:
     page = open_page(LOCKED)
     assert page.get("/", headers={"accept": "text/html"}).headers["location"] == "/login"
-    for path in ("/", "/run/x", "/compare/curves.csv", "/samples/x"):
+    for path in ("/", "/run/x", "/run/x/curve.csv", "/samples/x"):
         assert page.get(path).status_code == 401
     assert page.get("/grid/small_grid/changes", headers={"hx-request": "true"}).headers["hx-redirect"] == "/login"
     assert page.get("/login").status_code == 200 and page.get("/static/app.css").status_code == 200

@@ -10,8 +10,8 @@ PATHS = (
     *("/", "/overview", "/grid/small_grid", "/grid/small_grid/changes", "/grid/small_grid/report.html"),
     *("/runs", "/runs/table", "/run/RUN", "/run/RUN/status", "/run/RUN/log"),
     *("/run/RUN/curve.svg", "/run/RUN/curve.csv", "/run/RUN/curve.json"),
-    *("/samples/RUN", "/samples/RUN/changes", "/compare", "/compare/changes"),
-    *("/compare/curves.svg", "/compare/verdict.json", "/static/app.css", "/login", "/nothing"),
+    *("/samples/RUN", "/samples/RUN/changes"),
+    *("/static/app.css", "/login", "/nothing"),
 )
 PARAMETERS = (
     *("experiment", "seen", "since", "grid", "pair", "benchmark", "agent", "area"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from flows.grids.planner import GridPlan, RateConfig
@@ -45,8 +45,6 @@ class CostEstimate:
     """of all checkpoints once all experiments are complete"""
     disk_training_gib: float
     """of the checkpoints of one experiment while it trains"""
-    basis: str
-    """stated | limit (responses of maximum length, no known rate)"""
 
 
 def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
@@ -57,30 +55,14 @@ def estimate(grid: GridPlan, plans: Sequence[Plan]) -> CostEstimate:
         plans: experiments to estimate.
     """
     parts = [_estimate_one(plan.config, grid.config.rates) for plan in plans]
-    return CostEstimate(
-        experiments=len(parts),
-        rollouts=sum(part.rollouts for part in parts),
-        evaluation_responses=sum(part.evaluation_responses for part in parts),
-        sampled_tokens=sum(part.sampled_tokens for part in parts),
-        trained_tokens=sum(part.trained_tokens for part in parts),
-        busy_hours=_sum([part.busy_hours for part in parts]),
-        occupied_hours=_sum([part.occupied_hours for part in parts]),
-        disk_gib=sum(part.disk_gib for part in parts),
-        disk_training_gib=max((part.disk_training_gib for part in parts), default=0.0),
-        basis="stated" if grid.config.rates is not None else "limit",
-    )
-
-
-def _sum(hours: Sequence[float | None]) -> float | None:
-    return None if None in hours else sum(hour or 0.0 for hour in hours)
+    values = {field.name: [getattr(part, field.name) for part in parts] for field in fields(CostEstimate)}
+    total = {name: None if None in numbers else sum(numbers) for name, numbers in values.items()}
+    return CostEstimate(**total | {"disk_training_gib": max(values["disk_training_gib"], default=0.0)})
 
 
 def _estimate_one(config: ExperimentConfig, rates: RateConfig | None) -> CostEstimate:
-    num_agent_rollouts, num_responses, agents = (
-        num_rollouts(config),
-        num_evaluation_responses(config),
-        config.pair.agents,
-    )
+    num_agent_rollouts, num_responses = num_rollouts(config), num_evaluation_responses(config)
+    agents = config.pair.agents
     length = rates.response_tokens if rates is not None else config.rollout.max_response_tokens
     num_sampled = length * (num_agent_rollouts + num_responses)
     num_trained = length * num_sources(config) * config.method.build.num_iterations * num_agent_rollouts
@@ -103,7 +85,6 @@ def _estimate_one(config: ExperimentConfig, rates: RateConfig | None) -> CostEst
         occupied_hours=None if hours is None else occupied_hours(config, hours),
         disk_gib=space.complete,
         disk_training_gib=space.training,
-        basis="limit" if hours is None else "stated",
     )
 
 

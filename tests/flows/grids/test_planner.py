@@ -134,7 +134,6 @@ def test_estimate_counts_what_the_configuration_says(small_models: Path, tmp_pat
     seconds = cost.sampled_tokens / 100 + cost.trained_tokens / 50
     assert cost.busy_hours == pytest.approx(seconds / 3600)
     assert cost.occupied_hours == cost.busy_hours, "one process, whose agents take turns"
-    assert cost.basis == "stated"
 
 
 def test_rates_of_other_sizes_are_in_proportion_to_the_stated_ones() -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
-from dashboards.charts import charts
-from dashboards.charts.charts import Chart
 from dashboards.formats import counted, signed
 from dashboards.report.cells import Variant
 from dashboards.report.statistics import Difference, holm, p_text, verdict_word
@@ -82,25 +78,3 @@ def holm_corrected(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
     for p_values in kinds.values():
         corrected |= zip(p_values, holm(list(p_values.values())), strict=True)
     return [replace(row, corrected_p=corrected.get(number, math.nan)) for number, row in enumerate(rows)]
-
-
-def forest(name: str, caption: str, rows: Iterable[ComparedRow]) -> Chart | None:
-    """The differences with their intervals, a panel per agent and one for all; None without any."""
-    shown = [row for row in rows if isinstance(row.difference, Difference)]
-    has_pairs = len({row.pair for row in shown if row.pair != EVERY_PAIR}) > 1
-    values = [
-        {
-            "agent": f"{row.agent} ({row.pair})" if has_pairs and row.pair != EVERY_PAIR else row.agent,
-            "label": row.title,
-            "value": row.difference.value,
-            "low": row.difference.low,
-            "high": row.difference.high,
-            "verdict": row.word,
-            "p_holm": row.corrected_p,
-            "seeds": row.difference.num_seeds,
-            "note": row.sentence,
-        }
-        for row in sorted(shown, key=lambda row: row.agent != TOGETHER)
-        if isinstance(row.difference, Difference)
-    ]
-    return charts.forest(name, caption, pd.DataFrame(values), x="difference, points", facet="agent") if values else None

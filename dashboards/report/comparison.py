@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,16 +59,13 @@ class Comparer:
         self.benchmarks = named if benchmarks is None else tuple(benchmarks)
         self.columns = (*self.benchmarks, *([AVERAGE] if len(self.benchmarks) > 1 else []))
 
-    def _teams(
-        self, variants: Sequence[Variant], agents: Sequence[str] = (), *, is_complete: bool = False
-    ) -> Iterator[tuple[int, Sequence[AgentRun]]]:
-        """Seed and runs of these agents (default: those that there are), of seeds that have them all."""
+    def _teams(self, variants: Sequence[Variant], agents: Sequence[str]) -> list[list[AgentRun]]:
+        """Runs of these agents, of each seed that has them all."""
+        teams = []
         for variant in variants:
-            cells = [self._cells.get((agent, variant), {}) for agent in agents or self.agents]
-            for seed in sorted(set().union(*cells)):
-                team = [by_seed[seed] for by_seed in cells if seed in by_seed]
-                if len(team) >= len(agents) and not (is_complete and any(run.last is None for run in team)):
-                    yield seed, team
+            cells = [self._cells.get((agent, variant), {}) for agent in agents]
+            teams += [[by_seed[seed] for by_seed in cells] for seed in sorted(set.intersection(*map(set, cells)))]
+        return teams
 
     @cached_property
     def lines(self) -> tuple[TableLine, ...]:
@@ -82,8 +79,8 @@ class Comparer:
     def _line(self, variant: Variant, agents: tuple[str, ...], paper_values: PaperValues) -> TableLine:
         name = agents[0] if len(agents) == 1 else TOGETHER
         is_before = variant.method == BEFORE
-        variants = self.variants if is_before else (variant,)
-        teams = [team for _, team in self._teams(variants, agents, is_complete=not is_before)]
+        planned = self._teams(self.variants if is_before else (variant,), agents)
+        teams = [team for team in planned if is_before or all(run.last is not None for run in team)]
         figures = []
         for column in self.columns:
             benchmarks = self.benchmarks if column == AVERAGE else (column,)
@@ -103,7 +100,7 @@ class Comparer:
             variant=variant,
             figures=tuple(figures),
             num_seeds=len(teams),
-            num_planned=sum(1 for _ in self._teams(variants, agents)),
+            num_planned=len(planned),
             tokens=statistics.fmean(cost.tokens for cost in costs) if costs else None,
             gpu_hours=statistics.fmean(cost.gpu_s / 3600 for cost in costs) if costs else None,
         )

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dashboards.charts import charts
 from dashboards.charts.charts import Chart
 from dashboards.formats import DASH, number_text
 from dashboards.report.cells import AgentRun, GridRuns, PairAgent, Variant, method_of_interest
-from dashboards.report.compared import EVERY_PAIR, TOGETHER, ComparedRow, forest, holm_corrected
+from dashboards.report.compared import EVERY_PAIR, TOGETHER, ComparedRow, holm_corrected
 from dashboards.report.published import AVERAGE, PaperValues, paper_values_in
 from dashboards.report.statistics import Difference, crossed_difference, p_text
 from hacpo_core.errors import StoreError
@@ -192,9 +193,27 @@ class ComparisonSection:
 
     @property
     def forest(self) -> Chart | None:
-        """The differences with their intervals, a panel per agent; None without any."""
+        """The differences with their intervals, a panel for all agents and one per agent; None without any."""
+        shown = [row for row in self.rows if row.pair == EVERY_PAIR or row.agent != TOGETHER]
+        has_pairs = len({row.pair for row in shown if row.pair != EVERY_PAIR}) > 1
+        values = [
+            {
+                "agent": f"{row.agent} ({row.pair})" if has_pairs and row.pair != EVERY_PAIR else row.agent,
+                "label": row.title,
+                "value": d.value,
+                "low": d.low,
+                "high": d.high,
+                "verdict": row.word,
+                "p_holm": row.corrected_p,
+                "seeds": d.num_seeds,
+                "note": row.sentence,
+            }
+            for row in sorted(shown, key=lambda row: row.agent != TOGETHER)
+            if isinstance(d := row.difference, Difference)
+        ]
         caption = f"{self.title}: difference in accuracy after training, in points, with 95 % intervals."
-        return forest(self.name, caption, [r for r in self.rows if r.pair == EVERY_PAIR or r.agent != TOGETHER])
+        table = pd.DataFrame(values)
+        return charts.forest(self.name, caption, table, x="difference, points", facet="agent") if values else None
 
 
 def comparisons(runs: GridRuns, against: Sequence[str] = ()) -> list[ComparisonSection]:

@@ -174,16 +174,7 @@ def test_running_run_draws_new_steps_and_folded_metrics_once_they_open(tab: Any,
     assert tab.complaints == []
 
 
-def test_comparison_and_samples_follow_without_losing_the_focus(
-    tab: Any, served: str, runs_dir: Path, full: dict[str, str]
-) -> None:
-    open_page(tab, served + full["compare"])
-    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "1")
-    tab.locator("#results-scroll").focus()
-    write_run(runs_dir, seed=0, agents=AGENTS, last=0.9)
-    wait_until(lambda: "0.805" in tab.locator("#results").inner_text())
-    wait_until(lambda: tab.locator("#curves").get_attribute("data-drawn") == "2")
-    assert tab.evaluate("document.activeElement.id") == "results-scroll"
+def test_samples_follow_without_losing_the_focus(tab: Any, served: str, runs_dir: Path) -> None:
     live = write_run(runs_dir, seed=7, agents=AGENTS, step=1, state="missing", config=as_dict(compose("tiny", "hacpo")))
     answers = {f"{n}+1": {agent: [("it is three", "correct")] for agent in AGENTS} for n in range(2)}
     write_answers(runs_dir / "experiments" / live, 1, answers)
@@ -225,7 +216,7 @@ def test_samples_by_keyboard(tab: Any, served: str, full: dict[str, str]) -> Non
     tab.wait_for_url(before)  # one step back, not two
 
 
-@pytest.mark.parametrize("name", ["overview", "grid", "runs", "run", "compare", "samples", "empty", "error"])
+@pytest.mark.parametrize("name", ["overview", "grid", "runs", "run", "samples", "empty", "error"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_is_accessible_and_fits_a_phone(
     name: str, scheme: str, browser: Any, served: str, runs_dir: Path, tmp_path: Path, request: pytest.FixtureRequest
@@ -268,7 +259,7 @@ def test_targets_are_large_enough_and_a_matrix_is_one_tab_stop(
         const inText = getComputedStyle(element).display === "inline";
         return element.checkVisibility() && !inText && (width < 24 || height < 24);
     }).map(element => element.outerHTML)"""
-    for name in ("overview", "grid", "runs", "run", "compare", "samples"):
+    for name in ("overview", "grid", "runs", "run", "samples"):
         open_page(tab, served + full[name])
         assert tab.evaluate(small) == [], name
     write_grid(runs_dir, name="large", seeds=range(6))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.models.grids.matrix import Matrix, build_matrix, scores_of
-from dashboards.models.listing import Runs, UnknownError
+from dashboards.models.listing import Runs
 from dashboards.models.scheduling import ScheduleView
 from flows.records.failures import Failure
 from flows.records.gridfile import GridCell, GridRecord
@@ -106,12 +106,3 @@ def test_unchanged_experiment_is_not_parsed_again(runs_dir: Path) -> None:
     age(0.0)
     runs.status(name), runs.status(name)
     assert parsed == [name] * 4, "what has just been written may have been written again at the same time of the clock"
-
-
-@pytest.mark.parametrize("name", ["..", ".", "", "nope", "../experiments", "a/b"])
-def test_only_listed_names_become_paths(name: str, runs_dir: Path) -> None:
-    write_run(runs_dir)
-    with pytest.raises(UnknownError):
-        Runs(runs_dir).root(name)
-    with pytest.raises(UnknownError):
-        Runs(runs_dir).grid(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -153,14 +152,3 @@ def free() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
-
-
-def test_one_process_holds_the_folder(runs_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dashboards.page_server import Options, serve
-    from flows.service.processes import only_one
-
-    home = runs_dir / "prefect"
-    with only_one(home / "dashboard.lock"):
-        Record(home, "dashboard").write(os.getpid(), {"url": "http://127.0.0.1:1"})
-        serve(runs_dir, Options())
-    assert capsys.readouterr().out == "already running: http://127.0.0.1:1\n"

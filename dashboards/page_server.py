@@ -10,11 +10,9 @@ import secrets
 import signal
 import socket
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import uvicorn
@@ -28,8 +26,6 @@ from hacpo_core.errors import ConfigError, HacpoError
 
 DASHBOARD_PORT = 8400
 PORTS_TRIED = 20
-STARTING_S = 10.0
-"""how long to wait for the address of a dashboard that was started at the same time"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ def serve(runs_dir: Path, options: Options) -> None:
     record = Record(home, "dashboard")
     with only_one(home / "dashboard.lock") as is_alone:
         if not is_alone:
-            running = _running(record)
+            running = record.read() or {}
             print(f"already running: {running.get('url', f'address unknown; a process holds {record.path}')}")
             return
         _serve(runs_dir, options, record)
@@ -101,17 +97,6 @@ class _Server(uvicorn.Server):
         if counter % 20 == 0:
             self._mlflow.ensure()
         return await super().on_tick(counter)
-
-
-def _running(record: Record) -> Mapping[str, Any]:
-    """The record of the running dashboard; empty if it does not appear in time."""
-    deadline = time.monotonic() + STARTING_S
-    while time.monotonic() < deadline:
-        value = record.read()
-        if value is not None and record.process() is not None and "url" in value:
-            return value
-        time.sleep(0.1)
-    return {}
 
 
 def access_of(options: Options, token: str | None) -> Access:

@@ -40,8 +40,8 @@ def run_rows(runs: Runs, schedule: ScheduleView) -> list[dict[str, Any]]:
     for name in runs.names():
         status, cell = runs.status(name), runs.cells(name)[0]
         state = status.shown(state_of(status, schedule.runs.get(name), runs.unavailable(name)).state)
-        row = dict.fromkeys(COLUMNS) | {"run": name, "pair": cell.pair, "method": cell.method, "seed": cell.seed}
-        row |= {"state": state, "health": (), "differs": differs.get(name, "")}
+        row: dict[str, Any] = {**dict.fromkeys(COLUMNS), "run": name, "pair": cell.pair, "method": cell.method}
+        row |= {"seed": cell.seed, "state": state, "health": (), "differs": differs.get(name, "")}
         if (progress := status.progress) is not None:
             row |= {
                 "health": tuple(dict.fromkeys(finding.rule for finding in progress.open_findings)),

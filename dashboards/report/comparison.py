@@ -41,23 +41,18 @@ class Comparer:
     """Compares the methods on one pair of a grid.
 
     Attributes:
-        benchmarks: those that are given; default: those of the grid that were evaluated; all that were, if it names
-            none of them.
-        columns: of the table: the benchmarks, and their average if there are several.
+        columns: of the table: the grid's benchmarks, and their average if there are several.
     """
 
-    def __init__(self, runs: GridRuns, pair: str, benchmarks: Sequence[str] | None = None) -> None:
+    def __init__(self, runs: GridRuns, pair: str) -> None:
         self._table, self.pair = runs.record.table, pair
         self._cells = {
             (agent, variant): by_seed for (of, agent, variant), by_seed in runs.by_seed.items() if of == pair
         }
         self.agents = tuple(dict.fromkeys(agent for agent, _ in self._cells))
         self.variants = tuple(dict.fromkeys(variant for _, variant in self._cells))
-        cells = [run for by_seed in self._cells.values() for run in by_seed.values()]
-        evaluated = dict.fromkeys(evaluation.benchmark for run in cells for evaluation in run.evaluations)
-        named = tuple(name for name in runs.record.benchmarks if name in evaluated) or tuple(evaluated)
-        self.benchmarks = named if benchmarks is None else tuple(benchmarks)
-        self.columns = (*self.benchmarks, *([AVERAGE] if len(self.benchmarks) > 1 else []))
+        self._benchmarks = runs.record.benchmarks
+        self.columns = (*self._benchmarks, *([AVERAGE] if len(self._benchmarks) > 1 else []))
 
     def _teams(self, variants: Sequence[Variant], agents: Sequence[str]) -> list[list[AgentRun]]:
         """Runs of these agents, of each seed that has them all."""
@@ -83,7 +78,7 @@ class Comparer:
         teams = [team for team in planned if is_before or all(run.last is not None for run in team)]
         figures = []
         for column in self.columns:
-            benchmarks = self.benchmarks if column == AVERAGE else (column,)
+            benchmarks = self._benchmarks if column == AVERAGE else (column,)
             values = [
                 statistics.fmean(run.value(0 if is_before else run.last, benchmarks) for run in team) for team in teams
             ]

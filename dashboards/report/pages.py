@@ -56,7 +56,7 @@ def report_content(results: Results) -> Mapping[str, Any]:
     """What the template shows; empty parts are left out there."""
     config, runs = results.config, results.runs
     layout, has_results = config.report.table, bool(results.experiments)
-    tables = [Comparer(runs, pair, runs.record.benchmarks) for pair in runs.pairs]
+    tables = [Comparer(runs, pair) for pair in runs.pairs]
     return {
         "title": config.title,
         "layout": layout,

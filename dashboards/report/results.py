@@ -93,7 +93,8 @@ _ADAPTER = TypeAdapter(Results)
 
 def read_results(grid: GridPlan) -> Results:
     """Read every complete experiment of a grid once; an unreadable one counts as missing, with the reason."""
-    states, experiments, versions = dict(grid.states), {}, dict[str, list[str]]()
+    states, experiments = dict(grid.states), dict[str, CompleteExperiment]()
+    versions: dict[str, list[str]] = {}
     for name, plan in grid.plans.items():
         if states[name].state == "done":
             try:
@@ -111,7 +112,8 @@ def _read(plan: Plan) -> CompleteExperiment:
     progress, curves = read_progress(plan.root), read_curves(plan.root)
     if progress is None:
         raise StoreError(f"{plan.root / PROGRESS_FILE} is missing or corrupt")
-    shown, scores = curves[curves.metric.str.fullmatch(_SHOWN)], {agent: {} for agent in plan.config.pair.agents}
+    shown = curves[curves.metric.str.fullmatch(_SHOWN)]
+    scores: dict[str, dict[str, dict[str, float | None]]] = {agent: {} for agent in plan.config.pair.agents}
     for e in progress.evaluations:
         if e.step == progress.num_steps:
             score_P = problem_scores(plan.root, e.step, e.benchmark, e.agent, e.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -77,32 +78,23 @@ def ratio_table(results: Results, *, is_printed: bool) -> pd.DataFrame | None:
     rows = []
     for pair, agent in results.runs.places():
         for variant in results.runs.variants:
-            frames = list(results.of(pair, agent, variant).values())
+            frames = [frame.dropna() for frame in results.of(pair, agent, variant).values()]
+            steps: Any = pd.concat(frames).groupby("metric")["value"] if frames else {}
+            values_of = {str(metric): [float(value) for value in values] for metric, values in steps}
             for source, symbol in (("own", "s_homo"), ("cross", "s_hete")):
-                values = _steps(frames, f"ratio_{source}/mean")
+                values = values_of.get(f"ratio_{source}/mean", [])
                 paper = printed.get(source, {}) if (agent, variant) == ("qwen3-1.7b-base", REFERENCE) else {}
                 if not values and not paper:
                     continue
-                figures = _spread(values)
+                figures = [DASH] * 4
+                if values:
+                    minimum, maximum = min(values), max(values)
+                    spread = (sum(values) / len(values), maximum, minimum, maximum - minimum)
+                    figures = [f"{value:.5f}" for value in spread]
                 if paper:
                     figures = [f"{figure} (paper {p:.5f})" for figure, p in zip(figures, paper.values(), strict=True)]
-                shares = [_steps(frames, f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
-                percents = [
-                    f"{100 * sum(step_shares) / len(step_shares):.1f} %" if step_shares else DASH
-                    for step_shares in shares
-                ]
+                shares = [values_of.get(f"clip_{source}/{name}_share") for name in ("below", "above", "stopped")]
+                percents = [f"{100 * sum(share) / len(share):.1f} %" if share else DASH for share in shares]
                 rows.append([pair, agent, variant.title, symbol, *figures, *percents])
     columns = ["pair", "agent", "method", "ratio", "mean", "max", "min", "range", "below", "above", "no gradient"]
     return pd.DataFrame(rows, columns=columns) if rows else None
-
-
-def _spread(values: Sequence[float]) -> list[str]:
-    """Mean, maximum, minimum and range, as text."""
-    if not values:
-        return [DASH] * 4
-    minimum, maximum = min(values), max(values)
-    return [f"{value:.5f}" for value in (sum(values) / len(values), maximum, minimum, maximum - minimum)]
-
-
-def _steps(frames: Sequence[pd.DataFrame], metric: str) -> list[float]:
-    return [float(value) for frame in frames for value in frame.loc[frame.metric == metric, "value"].dropna()]

@@ -44,11 +44,6 @@ class GridRecord:
     """those that comparisons use"""
     cells: list[GridCell] = field(default_factory=list)
 
-    @property
-    def experiments(self) -> frozenset[str]:
-        """Ids of the experiments that can be run on this machine."""
-        return frozenset(cell.experiment for cell in self.cells if not cell.unavailable)
-
 
 _GRID = TypeAdapter(GridRecord)
 

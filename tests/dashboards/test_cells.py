@@ -12,11 +12,10 @@ import pytest
 from dashboards.models.grids.matrix import Matrix, build_matrix, scores_of
 from dashboards.models.listing import Runs
 from dashboards.models.scheduling import ScheduleView
-from flows.records.failures import Failure
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import Evaluation, Progress, Spent
 from flows.records.states import ExperimentStatus
-from tests.dashboards.stores import evaluations, hold_lock, write_grid, write_run
+from tests.dashboards.stores import evaluations, write_grid, write_run
 
 
 def matrix_of(runs_dir: Path, name: str, view: ScheduleView | None = None) -> Matrix:
@@ -70,18 +69,6 @@ def test_score_is_the_mean_over_benchmarks_that_count_where_the_agent_was_evalua
     assert scores_of(progress, ["a", "b"], ["dev", "test"]) == {"a": 0.4}, "not test's of step 10"
     assert scores_of(progress, ["a"], ["never"]) == pytest.approx({"a": 0.65})
     assert scores_of(replace(progress, evaluations=evaluations(["a"], 0)), ["a"], []) == {"a": 0.5}
-
-
-def test_state_follows_lock_failure_and_result(runs_dir: Path) -> None:
-    name = write_run(runs_dir, step=3, state="missing")
-    runs = Runs(runs_dir)
-    assert runs.status(name).state == "missing"
-    with hold_lock(runs_dir / "experiments" / name):
-        assert runs.status(name).state == "running"
-    write_run(runs_dir, step=3, state="failed", failure=Failure("E", "m", ""))
-    assert runs.status(name).reason == "E: m"
-    write_run(runs_dir, step=40)
-    assert runs.status(name).state == "done"
 
 
 def test_unchanged_experiment_is_not_parsed_again(runs_dir: Path) -> None:

@@ -115,21 +115,15 @@ def served(tmp_path: Path) -> Iterator[Page]:
         yield page
 
 
-def mutate(page: Page, number: int, *, seed: int) -> None:
-    found = send_mutated(page, number, seed=seed)
+SIZES = [pytest.param(400, 0, marks=pytest.mark.system), pytest.param(10_000, 1, marks=pytest.mark.soak)]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("number", "seed"), SIZES)
+def test_mutated_requests_get_no_500_no_path_and_no_stack(served: Page, number: int, seed: int) -> None:
+    found = send_mutated(served, number, seed=seed)
     print(f"{number} mutated requests, seed {seed}: {dict(found.statuses)}")
     assert not found.problems
     assert found.statuses.total() == number
-    assert "Traceback" not in page.log()
-    assert page.get("/").startswith(b"HTTP/1.1 200")
-
-
-@pytest.mark.system
-def test_mutated_requests_get_no_500_no_path_and_no_stack(served: Page) -> None:
-    mutate(served, 400, seed=0)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_ten_thousand_mutated_requests_get_no_500_no_path_and_no_stack(served: Page) -> None:
-    mutate(served, 10_000, seed=1)
+    assert "Traceback" not in served.log()
+    assert served.get("/").startswith(b"HTTP/1.1 200")

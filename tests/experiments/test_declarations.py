@@ -111,20 +111,6 @@ def test_grid_covers_every_printed_cell(name: str) -> None:
     assert planned == printed
 
 
-def test_tables_1_and_7_need_33_trainings() -> None:
-    alone, together = set(), set()
-    shares = {
-        name: compose(PAIRS[0], name).method.shares_rollouts for name in ("grpo", "gspo", "gspo_x2", "naive", "hacpo")
-    }
-    for cell in printed_values():
-        if cell.table in ("table1", "table7") and cell.method != "base":
-            if shares[cell.method]:
-                together.add((cell.pair, cell.method))
-            else:
-                alone.add((cell.agent, cell.method))
-    assert (len(alone), len(together)) == (21, 12)
-
-
 def test_printed_tables_are_complete() -> None:
     cells = printed_values()
     assert len({(c.table, c.pair, c.agent, c.method, c.benchmark) for c in cells}) == len(cells) == 80 * 8 + 16

@@ -90,7 +90,7 @@ def _disagrees(problem: ProblemResponses, criteria: Filter) -> bool:
 def group(frame: pd.DataFrame, agents: Sequence[str]) -> StepResponses:
     """Group rows of `flows.runs.samples` by problem and agent."""
     by_problem: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    rows = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
+    rows: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
     for row in rows:
         effects = [_effect(row, learner) for learner in agents if row.get(f"advantage_for_{learner}") is not None]
         responses = by_problem.setdefault(row["problem_id"], {agent: [] for agent in agents})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -277,19 +276,6 @@ def test_database_lies_in_its_folder_whatever_the_folder_is_called(
         assert read_state(planned.root)["is_sent"]
         assert (tmp_path / "in" / name / "mlflow.db").is_file()
     assert len(list((tmp_path / "in").rglob("mlflow.db"))) == 3, "none lies beside"
-
-
-def test_full_disk_below_the_database_ends_no_training_and_gets_all_where_there_is_room(
-    small_plan: Callable[..., Plan], small_disk: Callable[[str], Path], empty_tracking: Path
-) -> None:
-    database = small_disk("1200k") / "mlflow.db"
-    shutil.copy(empty_tracking, database)
-    planned = small_plan("hacpo", *SHORT, f"tracking.uri=sqlite:///{database}")
-    run_experiment(planned, DirectRunner())
-    assert not read_state(planned.root)["is_sent"]
-    subprocess.run(["mount", "-o", "remount,size=16m", str(database.parent)], check=True)
-    sync(planned)
-    assert read_state(planned.root)["is_sent"]
 
 
 @pytest.mark.system

@@ -1,7 +1,7 @@
 """When does sharing pay: gain of each method over GSPO against the likelihood of the partners' rows.
 
 Usage: python -m benchmarks.distance_map docs/results/tiny_distance/results.json.gz [distance.svg]
-prints the table and writes the picture; the results come from `hacpo report tiny_distance`.
+prints the tables and writes the picture; the results come from `hacpo report tiny_distance`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dashboards.charts import charts
 from dashboards.charts.charts import Chart
 from dashboards.charts.palette import method_strokes
 from dashboards.charts.pictures import svg
-from dashboards.formats import number_text
+from dashboards.formats import number_text, signed
 from dashboards.report import load_results
 from dashboards.report.cells import Variant
 from dashboards.report.compared import EVERY_PAIR, TOGETHER
@@ -70,22 +70,35 @@ def gains(results: Results) -> pd.DataFrame:
 
 
 def picture(gains: pd.DataFrame) -> Chart:
-    """Gain against the mean ratio, a panel per agent."""
-    strokes = method_strokes(gains["line"])
-    x, y = "mean ratio of the partner's rows in step 1", "gain over GSPO, points"
-    return charts.curves("distance", "", gains, x=x, y=y, strokes=strokes, facet="agent")
+    """Mean gain of a pair's agents against their mean ratio."""
+    shown = gains[gains["agent"] == TOGETHER].assign(x=100 * gains["x"])
+    strokes = method_strokes(shown["line"])
+    x, y = "mean ratio of the partner's rows in step 1, %", "gain over GSPO, points"
+    return charts.curves("distance", "", shown, x=x, y=y, strokes=strokes)
+
+
+def tables(gains: pd.DataFrame) -> str:
+    """Two Markdown tables: gains with intervals, bold beyond noise; the share of partners' rows that are stopped."""
+    methods, shown = list(dict.fromkeys(gains["line"])), [list[list[str]](), list[list[str]]()]
+    in_order = gains.assign(pair=pd.Categorical(gains["pair"], gains["pair"].unique())).sort_values(
+        "pair", kind="stable"
+    )
+    for (pair, agent), rows in in_order.groupby(["pair", "agent"], sort=False, observed=True):
+        cells = [list[str](), list[str]()]
+        for row in rows.set_index("line").loc[methods].to_dict("records"):
+            gain = signed(row["value"]) if row["verdict"] == "tie" else f"**{signed(row['value'])}**"
+            cells[0].append(f"{gain} ({signed(row['low'])} to {signed(row['high'])})")
+            cells[1].append(number_text(row["stopped"], ".0%"))
+        for table_rows, figures in zip(shown, cells, strict=True):
+            table_rows.append([str(pair), str(agent), f"{rows['x'].iloc[0]:.2f}", *figures])
+    heads = [["gain over GSPO", "agent", "mean ratio", *methods], ["rows stopped", "agent", "mean ratio", *methods]]
+    return "\n\n".join(table(head, rows) for head, rows in zip(heads, shown, strict=True))
 
 
 def main(source: Path, target: Path | None) -> None:
-    """Print the table, and write the picture if there is a target."""
+    """Print the tables, and write the picture if there is a target."""
     found = gains(load_results(source))
-    lines = []
-    for row in found.to_dict("records"):
-        interval, stopped = f"{row['low']:+.1f} to {row['high']:+.1f}", number_text(row["stopped"], ".0%")
-        figures = [f"{row['value']:+.1f}", interval, row["verdict"], stopped]
-        lines.append([row["pair"], row["agent"], f"{row['x']:.2f}", row["line"], *figures])
-    head = ["pair", "agent", "mean ratio", "method", "gain, points", "95 % interval", "verdict", "rows stopped"]
-    print(table(head, lines))
+    print(tables(found))
     if target is not None:
         target.write_text(svg(picture(found)), encoding="utf-8")
 

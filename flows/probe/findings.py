@@ -12,7 +12,6 @@ from flows.probe.cost import ProbeCost
 from flows.probe.measure import AgentProbe, Probe
 from flows.probe.rows import PairProbe
 from hacpo_core.config import ExperimentConfig
-from hacpo_core.config.fields import fields_of
 from hacpo_core.phases.health_rules import (
     MAX_CUT_SHARE,
     MAX_STOPPED_SHARE,
@@ -47,7 +46,7 @@ class ProbeFinding:
 def probe_findings(config: ExperimentConfig, probe: Probe, cost: ProbeCost) -> list[ProbeFinding]:
     """All findings, about agents first, then about ordered pairs, then about the machine."""
     findings = [finding for name, agent in probe.agents.items() for finding in _of_agent(config, name, agent)]
-    findings += [finding for pair in probe.pairs for finding in _of_pair(config, pair)]
+    findings += [finding for pair in probe.pairs for finding in _of_pair(pair)]
     if cost.room_gib is not None and cost.memory_gib > cost.room_gib:
         min_text = f"with one response at a time {cost.min_gib:.3g}"
         text = f"the agents may need {cost.memory_gib:.3g} GiB ({min_text}), but there are {cost.room_gib:.3g}"
@@ -88,7 +87,7 @@ def _of_agent(config: ExperimentConfig, name: str, agent: AgentProbe) -> Iterato
         yield ProbeFinding("sampler_differs", text, RULES["sampler_differs"].remedy)
 
 
-def _of_pair(config: ExperimentConfig, pair: PairProbe) -> Iterator[ProbeFinding]:
+def _of_pair(pair: PairProbe) -> Iterator[ProbeFinding]:
     if not pair.num_rows:
         text = f"all responses of {pair.source} are unscored or have no tokens for {pair.learner}"
         yield ProbeFinding("no_rows", text, "read its first response; see verifier.style and the tokenizers")
@@ -100,21 +99,8 @@ def _of_pair(config: ExperimentConfig, pair: PairProbe) -> Iterator[ProbeFinding
             text = (
                 f"{passing} of {pair.source} {'passes' if share == 0 else 'pass'} the bounds for {pair.learner}{when}"
             )
-            yield ProbeFinding("cross_rows_stopped", f"{text}: {bounds}", _remedy_of_stopped_rows(config, pair))
+            yield ProbeFinding("cross_rows_stopped", f"{text}: {bounds}", RULES["cross_rows_stopped"].remedy)
             break
     if abs(pair.length_drift) > MAX_DRIFT:
         text = f"{pair.source}'s responses change their length by {pair.length_drift:+.0%} in {pair.learner}'s tokens"
         yield ProbeFinding("length_drift", text, "raise rollout.max_response_tokens if rows are cut by it")
-
-
-def _remedy_of_stopped_rows(config: ExperimentConfig, pair: PairProbe) -> str:
-    """How the method could let more of a pair's rows through."""
-    acting = {field.name for field in fields_of(config) if field.inert is None}
-    ways = []
-    if "method.objective.cross_floor" in acting:
-        ways.append("lower method.objective.cross_floor or cross_step")
-    elif "method.objective.sequence_low" in acting:
-        ways.append("raise method.objective.sequence_low and sequence_high")
-    if config.method.objective.name != "self_normalised":
-        ways.append("use method hacpo_sn")
-    return ", ".join([*ways, "or choose agents that are more alike"])

@@ -234,8 +234,8 @@ RULES: Mapping[str, Rule] = {
             "cross_rows_stopped",
             ("clip_<source>/stopped_share", "ratio_<source>/mean"),
             f"bounds stop {MAX_STOPPED_SHARE:.0%} or more of another agent's rows {_ROW}",
-            "lower method.objective.cross_floor or cross_step (naive: raise sequence_low and sequence_high), use "
-            "method hacpo_sn, choose agents that are more alike, or train each alone, which costs less",
+            "train each agent alone, which costs less, or choose agents that are more alike; bounds that let such rows "
+            "through cost toys 7 to 15 points (docs/results.md); near a ratio of 1 lower method.objective.cross_step",
             _why_cross_rows_stopped,
         ),
         Rule(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import distance_map
-from dashboards.report import read_results, save_results
+from dashboards.report import load_results, read_results, save_results, write_report
 from tests.dashboards.report.finished import AGENTS, finished, grid_of
 
 pytestmark = pytest.mark.slow
@@ -28,5 +28,18 @@ def test_gain_stands_against_the_ratio_of_the_first_step(tmp_path: Path, capsys:
         read_results(grid_of(plans, against=["gspo"], benchmarks=["arithmetic_test"])), tmp_path / "results.json.gz"
     )
     distance_map.main(tmp_path / "results.json.gz", tmp_path / "map.svg")
-    assert "| tiny | all agents | 0.75 | Naive | +50.0 |" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "| tiny | all agents | 0.75 | +50.0 (" in shown and "| tiny | all agents | 0.75 | 25% |" in shown
     assert "gain over GSPO, points" in (tmp_path / "map.svg").read_text(encoding="utf-8")
+
+
+def test_committed_report_and_map_are_computed_from_the_committed_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    for folder in (docs / "results").iterdir():
+        write_report(load_results(folder / "results.json.gz"), tmp_path / folder.name)
+        report = (tmp_path / folder.name / "report.md").read_text(encoding="utf-8")
+        assert report == (folder / "report.md").read_text(encoding="utf-8")
+    distance_map.main(docs / "results" / "tiny_distance" / "results.json.gz", None)
+    assert capsys.readouterr().out in (docs / "results.md").read_text(encoding="utf-8")

@@ -134,7 +134,7 @@ def test_findings_of_the_distant_pair_name_agents_and_remedies(probe: Callable[.
     for source, learner in (("qwen", "llama"), ("llama", "qwen")):
         passing = f"no row of {source} passes the bounds for {learner}: median ratio "
         assert passing in text
-    assert "bounds 1 to 1; lower method.objective.cross_floor" in text
+    assert "bounds 1 to 1; train each agent alone" in text
 
 
 def test_update_without_a_single_advantage_is_reckoned_with_all_rows(probe: Callable[..., str]) -> None:

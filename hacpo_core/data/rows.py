@@ -60,15 +60,15 @@ class DataRow:
         return value
 
     def text(self, name: str, *, numbers: bool = False, blanks: bool = False) -> str:
-        """Text of a column, or the one member of its list.
+        """Text of a column. With `numbers`, it may be a number, which is converted, or a list of one text.
 
-        With `numbers`, it may be a number, which is converted; with `blanks`, empty or null.
+        With `blanks`, it may be empty or null.
 
         Raises:
             DataError: the column is missing, empty, of another type or not valid Unicode, or the number is not finite.
         """
         value = self._value(name)
-        if isinstance(value, list) and len(value) == 1:
+        if numbers and isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
             value = value[0]
         if numbers and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             if isinstance(value, int):

@@ -122,7 +122,9 @@ def sync(
         raise typer.Exit(EXIT_RUN)
 
 
-def delete(experiment: ExperimentId, runs_dir: RunsDir = Path("runs")) -> None:
+def delete(
+    experiment: Annotated[str, typer.Argument(help="complete id of an experiment")], runs_dir: RunsDir = Path("runs")
+) -> None:
     """Delete a run for good: its responses, checkpoints and results; its run in MLflow stays."""
     from flows.records.files import delete_experiment
 

@@ -68,7 +68,10 @@ class ProblemSetConfig:
     )
     hub: HubConfig = setting(HubConfig, "where the file can be downloaded from", identity=False)
     count: int | None = setting(
-        None, "required number of problems in the data folder's file; null: any", at_least=1, identity=False
+        None,
+        "required number of problems in the file, not in a hub's copy of it; null: any",
+        at_least=1,
+        identity=False,
     )
     id_field: str | None = setting("id", "column of the row's unique id; null: the row number")
     problem_field: str = setting("problem", "column of the problem's text, or of messages")

@@ -1,4 +1,4 @@
-"""Access control: host names, log-in, origin and CSRF token of changes, security headers of responses."""
+"""Access control: host names, log-in, origin of changes, security headers of responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOGIN_PATH = "/login"
 STATIC_PREFIX = "/static/"
-CSRF_HEADER = "x-csrf-token"
 WRONG_TOKEN_S = 1.0
 """time that a wrong token takes"""
 _SAFE = ("GET", "HEAD")
@@ -48,16 +47,6 @@ class Access:
     token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
-    """A browser's session: its cookie, whether it is logged in, and the CSRF token that its changes must send."""
-
-    cookie: str
-    is_new: bool
-    is_admitted: bool
-    csrf: str
-
-
 class Guard:
     """Middleware that checks every request."""
 
@@ -67,25 +56,24 @@ class Guard:
         self._failing = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request, or forward it with `request.state.visitor`; add security headers to every response."""
+        """Refuse the request, or forward it with `request.state.is_admitted`; add headers to every response."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        visitor = self._visitor(scope, headers)
+        is_admitted = self._is_admitted(scope, headers)
         has_started = False
 
         async def send_guarded(message: Message) -> None:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
-                self._add_headers(MutableHeaders(scope=message), visitor, scope)
+                _add_headers(MutableHeaders(scope=message), scope)
             await send(message)
 
-        error_response = self._error_response(scope, headers, visitor)
-        scope.setdefault("state", {})["visitor"] = visitor
-        scope["state"]["guard"] = self
+        error_response = self._error_response(scope, headers, is_admitted)
+        scope.setdefault("state", {}).update(is_admitted=is_admitted, guard=self)
         try:
             await (error_response or self._app)(scope, receive, send_guarded)
         except Exception:
@@ -94,16 +82,14 @@ class Guard:
                 await error_page(scope, receive, send_guarded)
             raise
 
-    def _error_response(self, scope: Scope, headers: Headers, visitor: Visitor) -> Response | None:
+    def _error_response(self, scope: Scope, headers: Headers, is_admitted: bool) -> Response | None:
         if _host_name(headers.get("host", "")) not in self._access.hosts:
             return PlainTextResponse("this host name is not allowed; add it with --allow-host", 421)
         path, method = scope["path"], scope["method"]
-        if method not in _SAFE:
-            if not _is_own_origin(headers):
-                return PlainTextResponse("refused: the request does not come from this page", 403)
-            if not hmac.compare_digest(headers.get(CSRF_HEADER, "").encode(), visitor.csrf.encode()):
-                return PlainTextResponse("refused: the page is out of date, reload it", 403)
-        if visitor.is_admitted or path == LOGIN_PATH or path.startswith(STATIC_PREFIX):
+        # Browsers send the origin with every change, and no script can set it.
+        if method not in _SAFE and not _is_own_origin(headers):
+            return PlainTextResponse("refused: the request does not come from this page", 403)
+        if is_admitted or path == LOGIN_PATH or path.startswith(STATIC_PREFIX):
             return None
         if "hx-request" in headers:
             return Response(status_code=401, headers={"HX-Redirect": LOGIN_PATH})
@@ -121,33 +107,25 @@ class Guard:
         token = self._access.token
         return token is not None and hmac.compare_digest(text.encode(), token.encode())
 
-    def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
-        sent_cookie = _cookies(headers).get(_cookie_name(scope), "")
-        is_known = self._is_signed(sent_cookie)
-        cookie = sent_cookie if is_known else self.signed("visitor")
-        is_admitted = self._access.token is None or cookie.startswith("user.")
-        return Visitor(cookie, not is_known, is_admitted, self._mac(f"csrf {cookie}"))
+    def _is_admitted(self, scope: Scope, headers: Headers) -> bool:
+        text, _, mac = _cookies(headers).get(_cookie_name(scope), "").rpartition(".")
+        return self._access.token is None or hmac.compare_digest(mac.encode(), self._mac(text).encode())
 
-    def signed(self, kind: str) -> str:
-        """A new signed session cookie; `kind` is "visitor", or "user" after the log-in."""
-        text = f"{kind}.{secrets.token_urlsafe(18)}"
+    def session(self) -> str:
+        """A new signed cookie, of a browser that has logged in."""
+        text = secrets.token_urlsafe(18)
         return f"{text}.{self._mac(text)}"
-
-    def _is_signed(self, cookie: str) -> bool:
-        text, _, mac = cookie.rpartition(".")
-        return hmac.compare_digest(mac.encode(), self._mac(text).encode())
 
     def _mac(self, text: str) -> str:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
-    def _add_headers(self, headers: MutableHeaders, visitor: Visitor, scope: Scope) -> None:
-        for name, value in _HEADERS.items():
-            headers[name] = value
-        headers.setdefault("content-security-policy", _CSP)
-        if not scope["path"].startswith(STATIC_PREFIX):
-            headers.setdefault("cache-control", "no-store")
-            if visitor.is_new and "set-cookie" not in headers:
-                headers["set-cookie"] = cookie_header(scope, visitor.cookie)
+
+def _add_headers(headers: MutableHeaders, scope: Scope) -> None:
+    for name, value in _HEADERS.items():
+        headers[name] = value
+    headers.setdefault("content-security-policy", _CSP)
+    if not scope["path"].startswith(STATIC_PREFIX):
+        headers.setdefault("cache-control", "no-store")
 
 
 def is_loopback(host: str) -> bool:

@@ -83,15 +83,8 @@ class Site:
 
     def page(self, request: Request, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
         """Render a whole page; without log-in it shows no links."""
-        visitor = request.state.visitor
-        links = self.links(request) if visitor.is_admitted else Links()
-        page_context = {
-            "csrf": visitor.csrf,
-            "is_admitted": visitor.is_admitted,
-            "links": links,
-            "here": request.url.path,
-        }
-        text = environment().get_template(template).render(**page_context, **context)
+        links = self.links(request) if request.state.is_admitted else Links()
+        text = environment().get_template(template).render(links=links, here=request.url.path, **context)
         return HTMLResponse(text, status_code)
 
 

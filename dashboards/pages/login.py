@@ -26,7 +26,7 @@ def login_routes(site: Site) -> APIRouter:
         if not guard.is_token(token):
             await guard.slow_down()
             return HTMLResponse("Wrong token.", 403)
-        cookie = cookie_header(request.scope, guard.signed("user"))
+        cookie = cookie_header(request.scope, guard.session())
         return Response(status_code=204, headers={"HX-Redirect": "/", "set-cookie": cookie})
 
     return router

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import create_app
-from dashboards.security import CSRF_HEADER, Access
+from dashboards.security import Access
 from flows.service.experiment_state import ScheduledRun
 from flows.service.schedule import RefusedError
 
@@ -75,10 +74,3 @@ def open_page(runs_dir: Path, schedule: RememberingSchedule) -> Callable[..., Te
 @pytest.fixture
 def page(open_page: Callable[..., TestClient]) -> TestClient:
     return open_page()
-
-
-def csrf_headers(page: TestClient) -> dict[str, str]:
-    """What the page's own scripts send with a change."""
-    found = re.search(r'"X-CSRF-Token": "([0-9a-f]+)"', page.get("/").text)
-    assert found is not None
-    return {CSRF_HEADER: found[1], "origin": ORIGIN}

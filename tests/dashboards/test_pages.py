@@ -18,7 +18,7 @@ from flows.service.prefect_server import PrefectServer
 from flows.service.schedule import Schedule
 from hacpo_core.config import as_dict
 from hacpo_core.errors import ServerError
-from tests.dashboards.conftest import ORIGIN, RememberingSchedule, csrf_headers, scheduled
+from tests.dashboards.conftest import ORIGIN, RememberingSchedule, scheduled
 from tests.dashboards.stores import hold_lock, touch_later, write_answers, write_grid, write_run
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\""
@@ -26,7 +26,7 @@ AGENTS = ("qwen-tiny", "llama-tiny")
 
 
 def act(page: TestClient, action: str, *experiments: str) -> str:
-    response = page.post("/actions", data={"action": action, "experiment": experiments}, headers=csrf_headers(page))
+    response = page.post("/actions", data={"action": action, "experiment": experiments}, headers={"origin": ORIGIN})
     assert response.status_code == 200
     return response.text
 

@@ -33,15 +33,13 @@ METHODS = (
 )
 
 
-def request(rng: random.Random, *, runs: Sequence[str], host: str, csrf: str, cookie: str) -> bytes:
-    """A request; half of the changes come with the page's own cookie, origin and token.
+def request(rng: random.Random, *, runs: Sequence[str], host: str) -> bytes:
+    """A request; most of the changes come with the page's own origin.
 
     Args:
         rng: chooses everything.
         runs: ids of experiments.
         host: name and port.
-        csrf: token of the cookie's session.
-        cookie: of a session.
     """
     is_form = rng.random() < 0.25
     path = rng.choice(FORMS if is_form else PATHS)
@@ -60,9 +58,9 @@ def request(rng: random.Random, *, runs: Sequence[str], host: str, csrf: str, co
         headers["Content-Type"] = rng.choice(("application/x-www-form-urlencoded", "multipart/form-data", "x"))
         headers["Content-Length"] = str(len(body))
         if rng.random() < 0.8:
-            headers |= {"Origin": f"http://{host}", "X-CSRF-Token": csrf, "Cookie": cookie}
+            headers["Origin"] = f"http://{host}"
     if rng.random() < 0.3:
-        headers[rng.choice(_HEADERS)] = rng.choice((*VALUES, _mutated(csrf, rng), _mutated(cookie, rng)))
+        headers[rng.choice(_HEADERS)] = rng.choice((*VALUES, _mutated(host, rng)))
     if rng.random() < 0.03:
         headers["Content-Length"] = rng.choice(("-1", "x", "3", "99999999999999999999", ""))
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
@@ -72,7 +70,7 @@ def request(rng: random.Random, *, runs: Sequence[str], host: str, csrf: str, co
 
 
 _HEADERS = (
-    *("Host", "Cookie", "Origin", "X-CSRF-Token", "Authorization", "HX-Request", "X-Forwarded-Proto", "Accept", "TE"),
+    *("Host", "Cookie", "Origin", "Authorization", "HX-Request", "X-Forwarded-Proto", "Accept", "TE"),
     *("Content-Type", "Transfer-Encoding", "Range", "If-Modified-Since", "Expect", "Upgrade", "X\x00"),
 )
 

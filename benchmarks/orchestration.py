@@ -72,8 +72,10 @@ def run(runs_dir: Path, runner: str, step_s: float) -> dict[str, float]:
 
         use_server(ensure_server(runs_dir), runs_dir)
         from flows.runs.flow import run_with_prefect
+        from hacpo_core.store.lock import ExperimentLock
 
-        run_with_prefect(planned)
+        with ExperimentLock(planned.root):
+            run_with_prefect(planned)
     else:
         run_experiment(planned, DirectRunner())
     store = StepStore(planned.root)

@@ -69,12 +69,13 @@ def train_planned(train_plan: Any) -> None:
     from flows.runs.results import read_final
     from hacpo_core.evaluation.stopping import why_ended
     from hacpo_core.phases.runner import DirectRunner
+    from hacpo_core.store.lock import ExperimentLock
 
     result = read_final(train_plan.root)
     if result is None:
-        with TerminalWatcher(train_plan.id) as watcher:
+        with ExperimentLock(train_plan.root), TerminalWatcher(train_plan.id) as watcher:
             if train_plan.config.runtime.runner == "direct":
-                run_experiment(train_plan, DirectRunner(), watcher)
+                run_experiment(train_plan, DirectRunner(), watcher, has_lock=True)
             else:
                 from flows.service.prefect_server import end_when_idle, kept_server, use_server
 

@@ -220,11 +220,12 @@ def benchmark(name: str, layers: Sequence[DictConfig] = ()) -> BenchmarkConfig:
 
 def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Sequence[DictConfig]) -> _ProblemSet:
     """A declaration: its file, overridden by the layers."""
-    kind = {TrainSetConfig: "train_set", BenchmarkConfig: "benchmark"}[schema]
+    kind, field = ("train_set", "data.train") if schema is TrainSetConfig else ("benchmark", "evaluate")
     parts = [OmegaConf.select(layer, f"{section}[{file_stem(name)}]") for layer in layers]
     parts = [part for part in parts if part is not None]
     if name in available(kind) or file_stem(name) != name or not parts:
-        parts.insert(0, read_declaration(kind, name))
+        own = {str(own) for layer in layers for own in section_of(layer, *section.split("."))}
+        parts.insert(0, read_declaration(kind, name, field=field, own=sorted(own)))
     problem_set: _ProblemSet = merged(
         schema, [(f"{kind} {name}", part) for part in parts], remedy="fix the declaration"
     )

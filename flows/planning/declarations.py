@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import deepcopy
 from functools import lru_cache
 from importlib.resources import files
@@ -35,7 +36,9 @@ def available(kind: str) -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and not name.startswith("_"))
 
 
-def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> DictConfig:
+def read_declaration(
+    kind: str, name: str, *, field: str = "", own: Collection[str] = (), above: tuple[Any, ...] = ()
+) -> DictConfig:
     """Read a declaration; with `extends: <name>` its fields override those of another declaration of its kind.
 
     YAML files that it names are looked for beside it, then in the working directory.
@@ -43,6 +46,8 @@ def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> Di
     Args:
         kind: key of `DECLARATION_FOLDERS`.
         name: name of a declaration, or path of a YAML file.
+        field: that holds the name, for messages; default: the kind.
+        own: names that may stand there, too.
         above: files that extend this one, directly or indirectly.
 
     Raises:
@@ -53,11 +58,12 @@ def read_declaration(kind: str, name: str, *, above: tuple[Any, ...] = ()) -> Di
         path = files("experiments") / DECLARATION_FOLDERS[kind] / f"{name}.yaml"
     if not path.is_file():
         if is_file_name(name):
-            raise ConfigError(f"{kind}: there is no file {path.absolute()}; correct the path")
-        names = available(kind)
+            hint = did_you_mean(path.stem, [file.stem for file in path.parent.glob("*.y*ml")]) or "correct the path"
+            raise ConfigError(f"{field or kind}: there is no file {path.absolute()}; {hint}")
+        names = [*own, *available(kind)]
         hint = did_you_mean(name, names)
         raise ConfigError(
-            f"{kind}: got {name!r}, expected one of {', '.join(names)} or a path to a YAML file"
+            f"{field or kind}: got {name!r}, expected one of {', '.join(names)} or a path to a YAML file"
             f"{'; ' if hint else ''}{hint}"
         )
     path = path.resolve() if isinstance(path, Path) else path

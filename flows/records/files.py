@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,7 +56,8 @@ def delete_experiment(runs_dir: Path, experiment: str) -> int:
     """
     root = experiments_dir(runs_dir) / experiment
     if experiment not in experiment_ids(runs_dir):
-        raise ConfigError(f"got {experiment!r}, expected the complete id of an experiment; `hacpo list` shows all")
+        nearest = ", ".join(get_close_matches(experiment, experiment_ids(runs_dir), n=3, cutoff=0.0)) or "none"
+        raise ConfigError(f"got {experiment!r}, expected the complete id of an experiment; the nearest are {nearest}")
     trash = runs_dir / "deleted"
     with ExperimentLock(root):
         num_bytes = sum(path.lstat().st_size for path in root.rglob("*") if path.is_file())

@@ -18,7 +18,7 @@ from flows.records.progress import Progress, read_progress
 from hacpo_core.config import flatten
 from hacpo_core.errors import StoreError, first_line
 from hacpo_core.files import read_json
-from hacpo_core.store.lock import is_locked
+from hacpo_core.store.lock import LOCK_FILE, is_locked
 
 _log = logging.getLogger(__name__)
 CONFIG_FILE = "config.yaml"
@@ -36,10 +36,12 @@ class ExperimentStatus:
     state: str
     progress: Progress | None
     failure: Failure | None
+    was_begun: bool = False
+    """whether a process has ever trained it, if only as far as a warm-up"""
 
     def shown(self, state: str) -> str:
         """A state for people: "interrupted" is missing, but was begun."""
-        return "interrupted" if state == "missing" and self.progress is not None else state
+        return "interrupted" if state == "missing" and self.was_begun else state
 
     @property
     def reason(self) -> str:
@@ -51,7 +53,9 @@ class ExperimentStatus:
         so_far = self.progress.position if self.progress is not None else ""
         if self.state == "running":
             return so_far or "starting"
-        return f"interrupted at {so_far}" if so_far else "not run"
+        if not self.was_begun:
+            return "not run"
+        return f"interrupted at {so_far or 'the start'}"
 
 
 def experiment_status(root: Path) -> ExperimentStatus:
@@ -64,7 +68,9 @@ def experiment_status(root: Path) -> ExperimentStatus:
     if is_locked(root):
         return ExperimentStatus("running", progress, None)
     failure = read_failure(root)
-    return ExperimentStatus("failed" if failure is not None else "missing", progress, failure)
+    return ExperimentStatus(
+        "failed" if failure is not None else "missing", progress, failure, (root / LOCK_FILE).is_file()
+    )
 
 
 def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:

@@ -19,14 +19,17 @@ if TYPE_CHECKING:  # importing pandas takes half a second
 
 
 _FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+LINE_EVERY_S = 30.0
+"""shortest time between two lines of a bar that no terminal shows"""
 
 
 class Bars:
-    """Progress bars by name, on standard error."""
+    """Progress bars by name, on standard error; where that is no terminal, now and then a line."""
 
     def __init__(self) -> None:
         self._bars: dict[str, tqdm[Any]] = {}
         self._begun_at: dict[str, float] = {}
+        self._told_at: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -43,9 +46,12 @@ class Bars:
             # without a rate, which contradicts the time after a resume, and without redraws in a log
             options: Any = {"bar_format": _FORMAT, "disable": None, "dynamic_ncols": True, "leave": False}
             self._bars[name] = tqdm(total=total, desc=name, file=sys.stderr, **options)
-            self._begun_at[name] = time.monotonic()
+            self._begun_at[name] = self._told_at[name] = time.monotonic()
         self._bars[name].set_postfix_str(note, refresh=False)
         self._bars[name].update(position - self._bars[name].n)
+        if self._bars[name].disable and time.monotonic() - self._told_at[name] >= LINE_EVERY_S:
+            self._told_at[name] = time.monotonic()
+            self.tell(f"{name}: {position}/{total}, {note}")
 
     def finish(self, name: str, outcome: str) -> None:
         """Remove a bar, if it has appeared, and print how its work ended."""

@@ -35,7 +35,6 @@ from hacpo_core.errors import (
     first_line,
 )
 from hacpo_core.phases.runner import Handle, Phase, restarting
-from hacpo_core.store.lock import ExperimentLock
 
 _INTERRUPTIONS = (
     "Execution was aborted by an interrupt signal.",
@@ -81,20 +80,18 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
 
 
 def run_with_prefect(plan: Plan, watcher: Watcher | None = None) -> None:
-    """Run the experiment flow in this process.
+    """Run the experiment flow in this process, which holds the experiment's lock.
 
     Raises:
-        LockedError: another process trains the experiment; no flow run is made.
         ServerError: the server does not answer.
         KeyboardInterrupt: on Ctrl-C, and on SIGTERM.
     """
     runs_dir = str(Path(plan.config.runtime.runs_dir).absolute())
-    with ExperimentLock(plan.root):
-        token = _watcher_of_command.set(watcher or Watcher())
-        try:
-            run_flow(experiment_flow, experiment=plan.id, runs_dir=runs_dir)
-        finally:
-            _watcher_of_command.reset(token)
+    token = _watcher_of_command.set(watcher or Watcher())
+    try:
+        run_flow(experiment_flow, experiment=plan.id, runs_dir=runs_dir)
+    finally:
+        _watcher_of_command.reset(token)
 
 
 def run_flow(flow_to_run: Flow[..., Any], **parameters: Any) -> Any:

@@ -252,6 +252,8 @@ def server_environment(home: Path, *, port: int, auth: str) -> dict[str, str]:
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port}",
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # It marks the pool and all deployments red as soon as no worker runs, as between two grids.
+        "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
         # On SQLite, one write per record makes other calls wait or fail: docs/decisions.md, Prefect's share of a step.
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",

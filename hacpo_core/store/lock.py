@@ -13,6 +13,7 @@ from typing import IO, Any
 from hacpo_core.errors import LockedError
 from hacpo_core.files import write_errors
 
+LOCK_FILE = "lock"
 _PATIENCE_S, _PAUSE_S = 1.0, 0.05
 
 
@@ -23,7 +24,7 @@ class ExperimentLock:
     """
 
     def __init__(self, root: Path) -> None:
-        self._path = root / "lock"
+        self._path = root / LOCK_FILE
         self._file: Any = None
 
     def __enter__(self) -> ExperimentLock:
@@ -65,7 +66,7 @@ class ExperimentLock:
 def is_locked(root: Path) -> bool:
     """Whether a process holds the experiment's lock."""
     try:
-        file = (root / "lock").open(encoding="utf-8")
+        file = (root / LOCK_FILE).open(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return False
     with file:

@@ -169,6 +169,8 @@ def test_unknown_names_list_what_there_is() -> None:
         compose("tiny", "ppo")
     with pytest.raises(ConfigError, match=r"method: there is no file /.*nope.yaml; correct the path"):
         compose("tiny", "nope.yaml")
+    with pytest.raises(ConfigError, match=r"data.train: got 'daly', expected one of daily, .*; did you mean daily"):
+        compose("tiny", "gspo", overrides=["data.train=[daly]", "data.sets.daily.file=daily.jsonl"])
 
 
 def test_field_that_shares_nothing_is_refused_for_a_method_without_sharing() -> None:
@@ -380,7 +382,8 @@ def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path:
 
 
 BAD_BENCHMARKS = {
-    "evaluate.during=[maths]": r"benchmark: got 'maths', expected one of aime2025, .*or a path to a YAML file",
+    "evaluate.during=[maths]": r"evaluate: got 'maths', expected one of aime2025, .*file; did you mean math or math500",
+    "evaluate.final=[nope.yaml]": r"evaluate: there is no file /.*nope.yaml; correct the path",
     "evaluate.benchmarks.gsm8k.limit=2": r"limit cannot take effect: gsm8k is neither in evaluate.during nor",
     "evaluate.benchmarks.arithmetic_dev.limt=2": r"arithmetic_dev.limt.*see hacpo fields",
     "evaluate.benchmarks.arithmetic_dev.limit=0": r"arithmetic_dev.limit: got 0, expected a value of at least 1",

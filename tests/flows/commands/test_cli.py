@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app, main
 from flows.records.failures import failures_recorded, read_failure
+from flows.runs import display
 from flows.runs.display import TerminalWatcher
 from flows.service.processes import Record, home_of
 from hacpo_core.errors import ConfigError, StoreError
@@ -126,6 +128,17 @@ def test_log_of_a_training_holds_no_redraws_and_a_warm_up_ends_with_a_line(capsy
             watcher.show("run", step, 3, "mean reward 0.5")
         watcher.finish("run", "done")
     assert capsys.readouterr().err == "warm-up qwen: done, loss 0.500 (0 s)\nrun: done (0 s)\n"
+
+
+def test_log_of_a_long_training_has_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0, 0, 29, 31, 31, 60])
+    monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    with TerminalWatcher("run") as watcher:
+        for step in (1, 2, 3, 4):
+            watcher.show("run", step, 9, "mean reward 0.5")
+    assert capsys.readouterr().err == "run: 3/9, mean reward 0.5\n"
 
 
 def invoke(*words: str) -> None:

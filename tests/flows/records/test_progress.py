@@ -15,6 +15,7 @@ from flows.runs.experiment import run_experiment
 from flows.runs.results import read_final
 from hacpo_core.evaluation.results import results
 from hacpo_core.phases.runner import DirectRunner
+from hacpo_core.store.lock import ExperimentLock
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +75,12 @@ def test_run_that_is_resumed_counts_no_step_twice(small_plan: Callable[..., Plan
     with pytest.raises(KeyboardInterrupt):
         run_experiment(planned, DirectRunner(), _StopsAfter(3))
     assert experiment_status(planned.root).reason == "interrupted at step 3 of 4"
+    (never_stepped := planned.root.with_name("tiny-hacpo-s9-x")).mkdir()
+    assert experiment_status(never_stepped).reason == "not run"
+    with ExperimentLock(never_stepped):
+        assert experiment_status(never_stepped).reason == "starting"
+    status = experiment_status(never_stepped)
+    assert (status.shown(status.state), status.reason) == ("interrupted", "interrupted at the start")
     run_experiment(planned, DirectRunner())
     tokens = {k: spent.tokens for k, spent in progress_of(planned).spent.items()}
     assert tokens == {k: spent.tokens for k, spent in progress_of(whole).spent.items()}

@@ -17,6 +17,7 @@ import httpx
 import psutil
 import pytest
 
+from flows.cli import EXIT_LOCKED
 from flows.planning.plans import Plan
 from flows.records.states import experiment_status
 from flows.service.prefect_server import (
@@ -44,11 +45,10 @@ from flows.service.prefect_server import find_server, use_server
 root, runs_dir, fault = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 use_server(find_server(runs_dir), runs_dir)
 from flows.planning.plans import find_plan
-from flows.runs import flow
 from flows.runs.flow import run_with_prefect
-from hacpo_core.store.lock import is_locked
+from hacpo_core.store.lock import ExperimentLock
 from hacpo_core.engines.learning.torch_learner import TorchLearner
-from hacpo_core.errors import ConfigError, LockedError, ServerError
+from hacpo_core.errors import ConfigError, ServerError
 inner, calls = TorchLearner.optimizer_step, []
 FAULTS = {"config": ConfigError("broken for good"), "memory": RuntimeError("out of memory")}
 def failing(self):
@@ -63,14 +63,11 @@ async def silent(self, request, **_):
     raise httpx.ConnectError(f"no answer to {request.url.path}")
 if fault == "outage":
     httpx.AsyncClient.send = silent  # Prefect asks for a task's slots in no other way
-def found(*names):
-    held.append(is_locked(root))
-    return find_plan(*names)
-flow.find_plan, held = found, []  # the first call of the flow
 try:
-    run_with_prefect(find_plan(runs_dir, root.name))
-    print(json.dumps({"calls": len(calls), "held": held == [True]}))
-except (ConfigError, LockedError, ServerError) as error:
+    with ExperimentLock(root):
+        run_with_prefect(find_plan(runs_dir, root.name))
+    print(json.dumps({"calls": len(calls)}))
+except (ConfigError, ServerError) as error:
     print(json.dumps({"error": str(error), "calls": len(calls)}))
 except KeyboardInterrupt:
     print(json.dumps({"error": "interrupted", "calls": len(calls)}))
@@ -147,8 +144,7 @@ def test_prefect_run_repeats_what_failed_has_the_bits_of_the_direct_run_and_is_r
 ) -> None:
     runs_dir, record = server
     served = small_plan("hacpo", "runtime.runner=prefect", runs_dir=runs_dir)
-    found = run_child(served, runs_dir, "memory")
-    assert found["held"], "the command holds the lock before its flow run is made"
+    run_child(served, runs_dir, "memory")
     assert outcome(served) == undisturbed(small_plan("hacpo", runs_dir=tmp_path / "direct"))
     gpu, cpu = ("step 3 · rollout · qwen", "step 3 · update · llama"), ("step 3 · verify · qwen", "step 3 · advantage")
     tasks = tasks_of(record, served.id, *gpu, *cpu)
@@ -191,15 +187,15 @@ def test_run_that_prefect_failed_crashed_and_its_experiment_has_not_failed(
     assert experiment_status(served.root).state == "missing", "a worker's reconciler starts it again"
 
 
-def test_command_that_anothers_lock_keeps_out_says_so_and_makes_no_flow_run(
-    small_plan: Callable[..., Plan], server: tuple[Path, PrefectServer]
+def test_command_that_anothers_lock_keeps_out_says_so_and_starts_no_server(
+    small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    runs_dir, record = server
-    served = small_plan("hacpo", "seed=7", runs_dir=runs_dir)
-    with ExperimentLock(served.root):
-        assert "is being written by process" in run_child(served, runs_dir, "none")["error"]
-    assert ask(record, "flow_runs", flow_runs={"name": {"any_": [served.id]}}) == []
-    assert experiment_status(served.root).state == "missing"
+    locked = small_plan("hacpo", "runtime.runner=prefect", runs_dir=tmp_path)
+    with ExperimentLock(locked.root):
+        words = [sys.executable, "-m", "flows.cli", "resume", locked.id, "--runs-dir", str(tmp_path)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, find_server(tmp_path)) == (EXIT_LOCKED, None)
+    assert "is being written by process" in done.stderr
 
 
 def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled(

@@ -26,7 +26,7 @@ from filelock import FileLock
 from flows.cli import main
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
-from flows.records.mlflow_store import prepare_store
+from flows.runs.mlflow_store import prepare_store
 from flows.service.prefect_server import server_environment
 from flows.service.processes import home_of
 from hacpo_core.config import ExperimentConfig

@@ -41,7 +41,7 @@ Outcome = Callable[[Plan], dict[str, Any]]
 
 def count_and_kill(kill_at: tuple[str, int] | None, counts: dict[str, int]) -> None:
     """Make every interesting place of the code count its calls, and die by SIGKILL at one of them."""
-    import flows.records.mlflow_store as tracking
+    import flows.runs.mlflow_store as tracking
     import flows.runs.tracking as sending
     import hacpo_core.files as files
     import hacpo_core.store.steps as store
@@ -88,7 +88,7 @@ def train(root: str, runs_dir: str, kill_at: tuple[str, int] | None, connection:
 def run_process(plan: Plan, kill_at: tuple[str, int] | None = None) -> tuple[int, dict[str, int]]:
     """Train in a process of its own; returns its exit code and the counts of its places."""
     context = multiprocessing.get_context("forkserver")
-    preloaded = ["flows.runs.results", "flows.records.mlflow_store", "mlflow.store.tracking.sqlalchemy_store"]
+    preloaded = ["flows.runs.results", "flows.runs.mlflow_store", "mlflow.store.tracking.sqlalchemy_store"]
     context.set_forkserver_preload(["flows.runs.experiment", "tests.test_resume", *preloaded])
     receiver, sender = context.Pipe(duplex=False)
     arguments = (str(plan.root), plan.config.runtime.runs_dir, kill_at, sender)

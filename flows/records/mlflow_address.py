@@ -1,10 +1,8 @@
-"""Where experiments are tracked, which have something that MLflow lacks, and contents of its runs; needs no MLflow."""
+"""Where MLflow has the experiments, and which have something that it lacks; needs no MLflow."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,36 +14,11 @@ from hacpo_core.files import read_json, write_json
 from hacpo_core.store.lock import is_locked
 
 STATE_FILE = "mlflow.json"
-"""file in an experiment's folder with the key and ids of its MLflow runs, and whether all was sent (`is_sent`); in the
+"""file in an experiment's folder with the key and id of its MLflow run, and whether all was sent (`is_sent`); in the
 runs folder, with the id of the MLflow experiment that holds the results of grids"""
 VIEW_KEY = "hacpo"
 """name of the view of MLflow's runs whose columns hacpo chooses, in the address `viewStateShareKey`"""
 _SQLITE = "sqlite:///"
-Columns = Mapping[str, Sequence[str]]
-"""of MLflow's table of runs, by kind ("tags", "params" or "metrics") and in the order of the table"""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Metrics of one step; MLflow has all of them if it has the first one's value."""
-
-    step: int
-    timestamp_ms: int
-    values: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class RunContent:
-    """What a run should hold.
-
-    `status` is "RUNNING", "FINISHED", "FAILED" or "KILLED". Parameters that MLflow has keep their value: none changes.
-    """
-
-    name: str
-    status: str
-    tags: Mapping[str, str]
-    params: Mapping[str, Any]
-    batches: Sequence[Batch] = ()
 
 
 def tracking_uri(configured_uri: str | None, runs_dir: Path) -> str:

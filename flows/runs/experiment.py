@@ -23,7 +23,7 @@ from hacpo_core.algorithm import train_step
 from hacpo_core.config.counts import benchmarks_after, keeps_optimizer
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ServerError
-from hacpo_core.evaluation.best import steps_to_keep
+from hacpo_core.evaluation.best import best_steps
 from hacpo_core.evaluation.results import EvaluationResult, intact_results, result_phase
 from hacpo_core.evaluation.run import Answers, finish_evaluation, start_evaluation
 from hacpo_core.evaluation.stopping import last_step, why_ended
@@ -122,7 +122,7 @@ def _train(
         evaluate_agents(experiment, step, names, benchmarks, runner, progress.evaluated)
         last = last_step(plan.root, config) if names else last
         tracking.send_soon()
-        best = steps_to_keep(plan.root, config)
+        best = best_steps(plan.root, config)
         if step == last or step % config.checkpoint.every == 0 or (names and step in best):
             checkpoint(experiment, step, best=best)
     early_end = why_ended(plan.root, config)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from flows.planning.plans import Plan, find_plan
 from flows.records.gridfile import GridRecord, read_grids
-from flows.records.mlflow_address import Batch, RunContent
 from flows.records.progress import read_progress
 from flows.records.states import experiment_status
 from flows.records.versions import version_tags
@@ -18,7 +19,7 @@ from flows.runs.results import grid_table, result_values
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.fields import fields_of
 from hacpo_core.config.schema import digest_of
-from hacpo_core.evaluation.best import best_texts
+from hacpo_core.evaluation.best import best_steps
 from hacpo_core.evaluation.results import read_result, results
 from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.store.steps import StepStore
@@ -33,22 +34,43 @@ _COSTS |= {"gpu_seconds": "gpu_hours"}
 """columns of the result table, and metrics of what a training cost"""
 _STATUSES = {"done": "FINISHED", "failed": "FAILED", "running": "RUNNING", "missing": "KILLED"}
 """MLflow's, by the state of the experiment"""
-_SYMBOLS = {
+SYMBOLS = {
     "α": "method.objective.cross_exponent",
-    "floor": "method.objective.cross_floor",
+    "δ": "method.objective.cross_floor",
     "δ_step": "method.objective.cross_step",
     "K": "method.estimate.window",
 }
-"""the paper's symbols for fields of some methods; the floor is 1 - δ"""
-SYMBOLS = ("α", "δ", "floor", "δ_step", "K")
-"""the symbols, as parameters of those runs in which their fields act"""
+"""the paper's symbols, parameters of those runs in which their fields act; the floor is 1 - δ"""
 _NAMES = ("pair.name", "method.name")
 _FORBIDDEN = re.compile(r"[^/\w.\- :]")
 """characters that a key in MLflow may not have"""
 
 
-def experiment_contents(plan: Plan, status: str | None = None, first_step: int = 0) -> list[RunContent]:
-    """An experiment's run, and a nested one for each agent.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Metrics of one step; MLflow has all of them if it has the first one's value."""
+
+    step: int
+    timestamp_ms: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContent:
+    """What a run should hold.
+
+    `status` is "RUNNING", "FINISHED", "FAILED" or "KILLED". Parameters that MLflow has keep their value: none changes.
+    """
+
+    name: str
+    status: str
+    tags: Mapping[str, str]
+    params: Mapping[str, Any]
+    batches: Sequence[Batch]
+
+
+def experiment_content(plan: Plan, status: str | None = None, first_step: int = 0) -> RunContent:
+    """An experiment's run.
 
     Args:
         plan: of the experiment.
@@ -56,38 +78,37 @@ def experiment_contents(plan: Plan, status: str | None = None, first_step: int =
         first_step: metrics of earlier steps are left out.
     """
     status = status or _STATUSES[experiment_status(plan.root).state]
-    params, tags = _parameters(plan.config), {"hacpo.experiment": plan.id, **_tags(plan)}
-    batches = _batches(plan, first_step)
-    runs = [RunContent(plan.id, status, tags | _findings(plan), params, batches[""])]
-    for agent in plan.config.pair.agents:
-        names = {"agent": agent, "hacpo.agent": agent}
-        runs.append(RunContent(f"{plan.id}/{agent}", status, tags | names, params, batches[agent]))
-    return runs
+    return RunContent(
+        plan.id, status, _tags(plan) | _findings(plan), _parameters(plan.config), list(_batches(plan, first_step))
+    )
 
 
-def _batches(plan: Plan, first_step: int) -> dict[str, list[Batch]]:
-    """Metrics from a step on, and all evaluations, since damaged ones are made again at the end; by agent.
+def _batches(plan: Plan, first_step: int) -> Iterator[Batch]:
+    """Metrics from a step on, and all evaluations, since damaged ones are made again at the end.
 
-    "" stands for the figures of all agents, with their mean accuracies.
+    An agent's are named after it: `reward/mean.qwen`. Of the accuracies there is a mean over all agents.
     """
-    store, agents = StepStore(plan.root), list(plan.config.pair.agents)
-    batches: defaultdict[str, list[Batch]] = defaultdict(list)
+    store = StepStore(plan.root)
     for step in range(store.last_step() + 1):
         if step and step >= first_step and store.is_intact(step, "metrics"):
             metrics = store.metrics(step)
-            for name, values in {**metrics["agents"], "": metrics["run"]}.items():
-                batches[name].append(Batch(step, int(metrics["timestamp_ms"]), values))
-        values_by_benchmark: defaultdict[str, list[float]] = defaultdict(list)
+            values = metrics["run"] | {
+                name: value for agent, of_agent in metrics["agents"].items() for name, value in _named(of_agent, agent)
+            }
+            yield Batch(step, int(metrics["timestamp_ms"]), values)
+        accuracies: defaultdict[str, list[float]] = defaultdict(list)
         for phase in store.committed(step):
             if phase.startswith("evaluate.") and store.is_intact(step, phase):
                 result, time_ms = read_result(store, step, phase), store.committed_at_ms(step, phase)
-                batches[result.agent].append(Batch(step, time_ms, result_values(result)))
-                values = values_by_benchmark[result.benchmark]
-                values.append(result.value)
-                if len(values) == len(agents):
-                    mean = {f"evaluate/{result.benchmark}_accuracy": sum(values) / len(values)}
-                    batches[""].append(Batch(step, time_ms, mean))
-    return batches
+                yield Batch(step, time_ms, dict(_named(result_values(result), result.agent)))
+                accuracies[result.benchmark].append(result.value)
+                if len(accuracies[result.benchmark]) == len(plan.config.pair.agents):
+                    mean = fmean(accuracies[result.benchmark])
+                    yield Batch(step, time_ms, {f"evaluate/{result.benchmark}_accuracy": mean})
+
+
+def _named(values: Mapping[str, float], agent: str) -> Iterator[tuple[str, float]]:
+    return ((f"{name}.{agent}", value) for name, value in values.items())
 
 
 def _membership(kind: str, name: str) -> str:
@@ -102,33 +123,30 @@ def _parameters(config: ExperimentConfig) -> dict[str, Any]:
     cannot: they are tags.
     """
     acting = {field.name: field for field in fields_of(config) if field.inert is None}
-    symbols = {symbol: acting[name].value for symbol, name in _SYMBOLS.items() if name in acting}
-    if "floor" in symbols:
-        symbols["δ"] = round(1.0 - symbols["floor"], 12)
+    symbols = {symbol: acting[name].value for symbol, name in SYMBOLS.items() if name in acting}
+    if "δ" in symbols:
+        symbols["δ"] = round(1.0 - symbols["δ"], 12)
     names = {"method": config.method.name, "model_pair": " + ".join(config.pair.agents), "seed": config.seed}
     changed_fields = {name: field.value for name, field in acting.items() if field.is_identity and not field.is_default}
     return {**names, **symbols, **{name: value for name, value in changed_fields.items() if name not in _NAMES}}
 
 
 def _tags(plan: Plan) -> dict[str, str]:
-    """Pair, method and seed, a tag for each grid and pair that the experiment belongs to, and versions.
+    """Pair, a tag for each grid and pair that the experiment belongs to, and versions.
 
     A grid's training of one agent belongs to the grid's pairs, not to one of its own.
     """
-    config = plan.config
-    grids = read_grids(Path(config.runtime.runs_dir))
+    grids = read_grids(Path(plan.config.runtime.runs_dir))
     cells = [(grid.name, cell) for grid in grids for cell in grid.cells if cell.experiment == plan.id]
-    pairs = sorted({cell.pair for _, cell in cells}) or [config.pair.name]
+    pairs = sorted({cell.pair for _, cell in cells}) or [plan.config.pair.name]
     members = [_membership("pair", pair) for pair in pairs] + [_membership("grid", grid) for grid, _ in cells]
-    agent = {"agent": next(iter(config.pair.agents))} if len(config.pair.agents) == 1 else {}
-    names = {"pair": ", ".join(pairs), "method": config.method.name, "seed": str(config.seed)}
-    return {**names, **dict.fromkeys(members, "true"), **agent, **version_tags()}
+    return {"pair": ", ".join(pairs), **dict.fromkeys(members, "true"), **version_tags()}
 
 
 def _findings(plan: Plan) -> dict[str, str]:
     """What is wrong with the training, and the steps with the best accuracies."""
-    progress, best = read_progress(plan.root), best_texts(plan.root, plan.config)
-    tags = {"hacpo.best": "; ".join(f"step {step}: {text}" for step, text in sorted(best.items()))} if best else {}
+    progress, best = read_progress(plan.root), best_steps(plan.root, plan.config)
+    tags = {"hacpo.best": "; ".join(f"step {step}: {value:.3f}" for step, value in best.items())} if best else {}
     if progress is not None:
         findings = [f"{finding.rule} ({finding.agent})" for finding in progress.open_findings]
         tags["hacpo.health"] = "; ".join(findings) or "no finding"

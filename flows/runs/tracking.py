@@ -19,14 +19,14 @@ from flows.planning.plans import Plan, find_plan
 from flows.records.files import experiments_dir
 from flows.records.gridfile import GridRecord
 from flows.records.mlflow_address import STATE_FILE, mark_unsent, read_state, tracking_uri
-from flows.runs.mlflow_contents import MEAN, SYMBOLS, experiment_contents, grid_contents
+from flows.runs.mlflow_contents import MEAN, SYMBOLS, experiment_content, grid_contents
 from hacpo_core.errors import HacpoError, TrackingError, first_line
 from hacpo_core.files import write_json
 from hacpo_core.store.lock import is_locked
 from hacpo_core.store.steps import StepStore
 
 if TYPE_CHECKING:  # importing MLflow takes over a second, so the thread does it
-    from flows.records.mlflow_store import MlflowStore
+    from flows.runs.mlflow_store import MlflowStore
 
 _log = logging.getLogger(__name__)
 SEND_EVERY_S, RETRY_EVERY_S = 2.0, 30.0
@@ -46,20 +46,20 @@ def plan_tracking_uri(plan: Plan) -> str | None:
 
 
 def _open_store(uri: str, experiment: str) -> MlflowStore:
-    from flows.records.mlflow_store import MlflowStore
+    from flows.runs.mlflow_store import MlflowStore
 
     return MlflowStore(uri, experiment=experiment)
 
 
 def _sync_experiment(plan: Plan, store: MlflowStore, *, status: str | None = None, first_step: int = 0) -> None:
-    """Bring MLflow's runs of an experiment to what its folder holds; arguments as of `experiment_contents`."""
+    """Bring MLflow's run of an experiment to what its folder holds; arguments as of `experiment_content`."""
     state = read_state(plan.root)
-    # Identifies this folder's training: the same experiment in another folder has other runs.
+    # Identifies this folder's training: the same experiment in another folder has another run.
     key = state.get("key") or secrets.token_hex(8)
     write_json(plan.root / STATE_FILE, {**state, "key": key, "is_sent": False})
-    accuracies = [f"evaluate/{benchmark}_accuracy" for benchmark in plan.config.evaluate.final]
-    columns = {"tags": ["pair"], "params": ["method", "seed"], "metrics": accuracies}
-    ids = store.write(key, experiment_contents(plan, status, first_step), columns)
+    accuracies = [f"metrics.`evaluate/{benchmark}_accuracy`" for benchmark in plan.config.evaluate.final]
+    columns = ["tags.`pair`", "params.`method`", "params.`seed`", *accuracies]
+    ids = store.write(key, experiment_content(plan, status, first_step), columns)
     write_json(plan.root / STATE_FILE, {"key": key, **ids, "is_sent": status != "RUNNING"})
 
 
@@ -67,7 +67,7 @@ class Tracking:
     """Sends an experiment to MLflow from a thread; does nothing if tracking is off. No error of the store is raised."""
 
     def __init__(self, plan: Plan) -> None:
-        """Start to send; runs that an earlier process left open are continued."""
+        """Start to send; a run that an earlier process left open is continued."""
         self._plan, self._uri = plan, plan_tracking_uri(plan)
         self._store: MlflowStore | None = None
         self._first_step, self._next_at, self._error = 0, 0.0, ""
@@ -82,7 +82,7 @@ class Tracking:
             self._start("RUNNING")
 
     def finish(self, status: str) -> None:
-        """Send everything and close the runs with this status, or say what could not be sent; the last call counts."""
+        """Send everything and close the run with this status, or say what could not be sent; the last call counts."""
         self._start(status)
         if self._uri is not None:
             self._thread.join(FINISH_LIMIT_S)
@@ -154,8 +154,8 @@ def _sync_lacking(runs_dir: Path, name: str, store_of: Callable[[str, str], Mlfl
     plan, state = find_plan(runs_dir, name), read_state(root)
     if (uri := plan_tracking_uri(plan)) is None:
         return False
-    store, num_runs = store_of(uri, plan.config.tracking.experiment), 1 + len(plan.config.pair.agents)
-    is_lacking = not state.get("is_sent") or not store.holds(str(state.get("key")), num_runs)
+    store = store_of(uri, plan.config.tracking.experiment)
+    is_lacking = not state.get("is_sent") or not store.holds(str(state.get("key")))
     if is_lacking:
         _sync_experiment(plan, store)
     return is_lacking
@@ -165,8 +165,9 @@ def _sync_grid(
     runs_dir: Path, grid: GridRecord, store_of: Callable[[str, str], MlflowStore], verdicts: Sequence[str]
 ) -> None:
     metrics = (*(f"{MEAN}/{name}" for name in grid.benchmarks), "tokens_sampled", "hours")
-    columns = {"params": ("pair", "method", "seed", *SYMBOLS), "metrics": metrics}
+    columns = [f"params.`{name}`" for name in ("pair", "method", "seed", *SYMBOLS)]
+    columns += [f"metrics.`{name}`" for name in metrics]
     for key, plan, content in grid_contents(grid, runs_dir, verdicts):
         if (uri := plan_tracking_uri(plan)) is not None:
-            ids = store_of(uri, f"{plan.config.tracking.experiment}-results").write(key, [content], columns)
+            ids = store_of(uri, f"{plan.config.tracking.experiment}-results").write(key, content, columns)
             write_json(runs_dir / STATE_FILE, {"experiment": ids["experiment"]})

@@ -84,7 +84,7 @@ def run_folder(runs_dir: Path) -> None:
 def test_first_sampling_waits_for_no_package_that_it_does_not_need() -> None:
     code = "import flows.runs.experiment; assert not loaded('mlflow', 'prefect')\n"
     code += "import flows.runs.flow; assert not loaded('mlflow')\n"
-    code += f"import flows.records.mlflow_store; assert len(loaded(*{HEAVY})) == {len(HEAVY)}"  # what is loaded is seen
+    code += f"import flows.runs.mlflow_store; assert len(loaded(*{HEAVY})) == {len(HEAVY)}"  # what is loaded is seen
     run(code)
 
 

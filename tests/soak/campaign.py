@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.planning.compose import compose
-from flows.records.mlflow_store import prepare_store
+from flows.runs.mlflow_store import prepare_store
 from flows.service.prefect_server import server_environment
 from flows.service.processes import home_of
 from hacpo_core.placement.initial_model import InitialModel

@@ -12,29 +12,26 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from typing import Any
+from contextlib import closing, contextmanager
 
 from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
-from sqlalchemy import create_engine
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME
 from sqlalchemy.exc import SQLAlchemyError
 
-from flows.records.mlflow_address import VIEW_KEY, Columns, RunContent, sqlite_path, sqlite_uri
-from hacpo_core.config.addresses import has_password, is_server, without_password
+from flows.records.mlflow_address import VIEW_KEY, sqlite_path, sqlite_uri
+from flows.runs.mlflow_contents import RunContent
+from hacpo_core.config.addresses import has_password, without_password
 from hacpo_core.errors import TrackingError, first_line
 
 _log = logging.getLogger(__name__)
 _MAX_PARAMS, _MAX_VALUES = 100, 1000  # per call
 _KEY = "hacpo.key"
-"""tag of runs that belong together"""
+"""tag that identifies a run"""
 NUM_RETRIES = 3
 """retries of a request to a server, after 2, 4 and 8 s"""
-CONNECT_LIMIT_S = 10
-"""time limit of a connection to PostgreSQL"""
 
 
 @contextmanager
@@ -53,8 +50,8 @@ def _in_one_sentence(uri: str) -> Iterator[None]:
 def _configure_clients() -> None:
     """Limit what MLflow logs, and the time that it waits.
 
-    A server that does not respond is given up after about 15 s; by default MLflow waits for four minutes, and
-    PostgreSQL's client for ever. What was not sent is sent later. Limits that the user has set are kept.
+    A server that does not respond is given up after about 15 s, by default after four minutes. What was not sent is
+    sent later. A limit that the user has set is kept.
     """
     for name in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -62,7 +59,6 @@ def _configure_clients() -> None:
     # MLflow raises the errors that it logs here
     logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
     os.environ.setdefault(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, str(NUM_RETRIES))
-    os.environ.setdefault("PGCONNECT_TIMEOUT", str(CONNECT_LIMIT_S))
 
 
 def prepare_store(uri: str) -> None:
@@ -73,12 +69,7 @@ def prepare_store(uri: str) -> None:
     _configure_clients()
     path = sqlite_path(uri)
     if path is None:
-        if is_server(uri):
-            MlflowClient(uri).search_experiments(max_results=1)
-        else:  # MLflow tries a database that is away for most of an hour
-            engine = create_engine(uri)
-            engine.connect().close()
-            engine.dispose()
+        MlflowClient(uri).search_experiments(max_results=1)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
@@ -112,50 +103,42 @@ class MlflowStore:
     def _experiment(self) -> Experiment:
         experiment = self._client.get_experiment_by_name(self._name)
         if experiment is None:
-            try:
-                self._client.create_experiment(self._name)
-            except MlflowException:  # another process creates it at the same time
-                if self._client.get_experiment_by_name(self._name) is None:
-                    raise
-            experiment = self._client.get_experiment_by_name(self._name)
-        assert experiment is not None, "it was made or found"
+            experiment = self._client.get_experiment(self._client.create_experiment(self._name))
         if experiment.lifecycle_stage == "deleted":
             self._client.restore_experiment(experiment.experiment_id)
             _log.warning("MLflow's experiment %s was deleted on its page; it is restored", self._name)
         return experiment
 
-    def _runs(self, key: str, kind: int = ViewType.ACTIVE_ONLY) -> Sequence[Run]:
-        experiment_id = self._experiment().experiment_id
-        return list(self._client.search_runs([experiment_id], f"tags.`{_KEY}` = '{key}'", kind))
+    def _run(self, experiment: Experiment, key: str, kind: int = ViewType.ACTIVE_ONLY) -> Run | None:
+        runs = self._client.search_runs([experiment.experiment_id], f"tags.`{_KEY}` = '{key}'", kind)
+        return runs[0] if runs else None
 
-    def holds(self, key: str, num_runs: int) -> bool:
-        """Whether MLflow has all runs of a key, none of them deleted."""
+    def holds(self, key: str) -> bool:
+        """Whether MLflow has the run of a key, and it is not deleted."""
         with _in_one_sentence(self._uri):
-            return len(self._runs(key)) == num_runs
+            return self._run(self._experiment(), key) is not None
 
-    def write(self, key: str, contents: Sequence[RunContent], columns: Columns) -> dict[str, str]:
-        """Bring the runs of a key to their contents; the first one is the parent of the others.
+    def write(self, key: str, content: RunContent, columns: Sequence[str]) -> dict[str, str]:
+        """Bring the run of a key to its content.
 
         Args:
             key: of this folder's training, or of a row of a grid.
-            contents: each name once.
+            content: what the run should hold.
             columns: to add to MLflow's table of runs.
 
         Returns:
-            ids of MLflow's "experiment" and of the first "run".
+            ids of MLflow's "experiment" and "run".
         """
         with _in_one_sentence(self._uri):
             experiment = self._experiment()
             self._add_columns(experiment, columns)
-            runs, parent = {run.info.run_name: run for run in self._runs(key, ViewType.ALL)}, dict[str, str]()
-            for content in contents:
-                if content.name not in runs:
-                    tags = {**parent, _KEY: key, MLFLOW_RUN_NAME: content.name}
-                    begun_ms = min((batch.timestamp_ms for batch in content.batches), default=None)
-                    runs[content.name] = self._client.create_run(experiment.experiment_id, begun_ms, tags)
-                self._write(runs[content.name], content)
-                parent = parent or {MLFLOW_PARENT_RUN_ID: runs[content.name].info.run_id}
-        return {"experiment": experiment.experiment_id, "run": runs[contents[0].name].info.run_id}
+            run = self._run(experiment, key, ViewType.ALL)
+            if run is None:
+                begun_ms = min((batch.timestamp_ms for batch in content.batches), default=None)
+                tags = {_KEY: key, MLFLOW_RUN_NAME: content.name}
+                run = self._client.create_run(experiment.experiment_id, begun_ms, tags)
+            self._write(run, content)
+        return {"experiment": experiment.experiment_id, "run": run.info.run_id}
 
     def _write(self, run: Run, content: RunContent) -> None:
         """Send what the run lacks."""
@@ -186,15 +169,13 @@ class MlflowStore:
             ended_ms = max((batch.timestamp_ms for batch in content.batches), default=None)
             self._client.set_terminated(run_id, content.status, ended_ms)
 
-    def _add_columns(self, experiment: Experiment, columns: Columns) -> None:
+    def _add_columns(self, experiment: Experiment, columns: Sequence[str]) -> None:
         """Add columns to the view that VIEW_KEY names in its address; a metric's is as wide as its name."""
-        tag, before = f"mlflow.sharedViewState.{VIEW_KEY}", dict[str, Any]()
-        with suppress(KeyError, TypeError, ValueError):  # none yet, or changed by someone
-            before = json.loads(experiment.tags[tag])
-        added = [f"{kind}.`{name}`" for kind, names in columns.items() for name in names]
-        order = list(dict.fromkeys([*before.get("selectedColumns", ()), "attributes.`Duration`", *added]))
-        places = [name for name in order if not name.startswith("attributes.")]  # MLflow's own stay where they are
-        widths = {name: 60 + 7 * len(name) for name in order if name.startswith("metrics.")}  # pixels
-        view = {"selectedColumns": order, "columnOrder": places, "columnWidths": widths}
-        if added and view != before:
+        tag = f"mlflow.sharedViewState.{VIEW_KEY}"
+        before = json.loads(experiment.tags.get(tag, "{}")).get("selectedColumns", [])
+        selected = list(dict.fromkeys([*before, "attributes.`Duration`", *columns]))
+        if selected != before:
+            order = [name for name in selected if not name.startswith("attributes.")]
+            widths = {name: 60 + 7 * len(name) for name in order if name.startswith("metrics.")}  # pixels
+            view = {"selectedColumns": selected, "columnOrder": order, "columnWidths": widths}
             self._client.set_experiment_tag(experiment.experiment_id, tag, json.dumps(view))

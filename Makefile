@@ -35,7 +35,7 @@ demo: $(STAMP)
 	@$(BIN)/hacpo demo
 
 demo-llm: $(LLM)
-	@$(BIN)/hacpo grid demo_llm
+	@$(BIN)/hacpo grid demo_llm --seeds 0
 
 # Three processes on two cores, because many tests wait for subprocesses.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder

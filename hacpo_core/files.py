@@ -1,4 +1,4 @@
-"""Atomic writing of files (temporary file, then rename), digests, JSON."""
+"""Atomic writing of files (temporary file, then rename), locks, digests, JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hacpo_core.errors import StoreError, first_line
 
@@ -83,6 +84,21 @@ def write_atomically(path: Path, content: bytes | memoryview, *, syncs: bool = T
             raise
         if syncs:
             sync(path.parent)
+
+
+def acquire(file: IO[Any], *, limit_s: float) -> bool:
+    """Lock an open file for its process and those that inherit it; False if it is still locked after the limit.
+
+    The kernel releases the lock when they die.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
 
 
 def make_folder(folder: Path, make: Callable[[Path], object]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,19 +20,23 @@ from flows.planning.plans import Plan
 from flows.records.gridfile import GridCell, GridRecord
 from flows.records.progress import PROGRESS_FILE, Progress, read_progress
 from flows.records.states import ExperimentStatus
-from flows.runs.results import read_curves, read_final
+from flows.runs.results import read_final, result_values
 from flows.service.experiment_state import ExperimentState
 from hacpo_core.errors import ConfigError, StoreError
+from hacpo_core.evaluation.results import results
 from hacpo_core.files import write_atomically
+from hacpo_core.store.steps import StepStore
 
 _COMMIT = "mlflow.source.git.commit"
-_SHOWN = r"reward/mean|capability/smoothed|response/length_tokens|(?:ratio|clip)_(?:own|cross)/.*|evaluate/.*_accuracy"
+_SHOWN = re.compile(
+    r"reward/mean|capability/smoothed|response/length_tokens|(?:ratio|clip)_(?:own|cross)/.*|evaluate/.*_accuracy"
+)
 """metrics that a report shows"""
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteExperiment:
-    """A complete experiment; metrics are columns of `read_curves`.
+    """A complete experiment; metrics are columns step, agent, metric and value, evaluations included.
 
     `scores` are those of each problem after the last step, by agent, benchmark and problem id; None: unknown.
     """
@@ -109,16 +114,25 @@ def read_results(grid: GridPlan) -> Results:
 
 
 def _read(plan: Plan) -> CompleteExperiment:
-    progress, curves = read_progress(plan.root), read_curves(plan.root)
+    progress, store = read_progress(plan.root), StepStore(plan.root)
     if progress is None:
         raise StoreError(f"{plan.root / PROGRESS_FILE} is missing or corrupt")
-    shown = curves[curves.metric.str.fullmatch(_SHOWN)]
+    values = [(step, store.metrics(step)["agents"]) for step in range(1, progress.num_steps + 1)]
+    values += [(result.step, {result.agent: result_values(result)}) for result in results(plan.root)]
+    rows = [
+        (step, agent, name, value)
+        for step, agents in values
+        for agent, metrics in agents.items()
+        for name, value in metrics.items()
+        if _SHOWN.fullmatch(name)
+    ]
+    metrics = dict(zip(("step", "agent", "metric", "value"), map(list, zip(*rows, strict=True)), strict=True))
     scores: dict[str, dict[str, dict[str, float | None]]] = {agent: {} for agent in plan.config.pair.agents}
     for e in progress.evaluations:
         if e.step == progress.num_steps:
             score_P = problem_scores(plan.root, e.step, e.benchmark, e.agent, e.value)
             scores[e.agent][e.benchmark] = {str(p): None if pd.isna(s) else float(s) for p, s in score_P.items()}
-    return CompleteExperiment(progress, {str(name): shown[name].tolist() for name in shown}, scores)
+    return CompleteExperiment(progress, metrics, scores)
 
 
 def _version(plan: Plan) -> str:

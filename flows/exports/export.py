@@ -8,7 +8,6 @@ need not be loaded.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -25,11 +24,10 @@ from hacpo_core.config.addresses import without_password
 from hacpo_core.engines.models.folders import is_hub_name
 from hacpo_core.errors import ConfigError, StoreError
 from hacpo_core.evaluation.results import intact_results
-from hacpo_core.files import is_full_disk, sync
+from hacpo_core.files import is_full_disk, sha256_of, sync
 from hacpo_core.placement.checkpoints import SavedModel, checkpoint_steps, saved_model
 
 CARD_FILE = "README.md"
-_BLOCK = 2**20
 
 
 def export_agent(plan: Plan, agent: str, folder: Path, *, step: int | None = None) -> SavedModel:
@@ -91,20 +89,15 @@ def copy_checked(source: Path, target: Path, *, digest: str) -> None:
     Raises:
         StoreError: the digest differs, or the source no longer exists.
     """
-    hasher = hashlib.sha256()
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        reader = source.open("rb")
+        shutil.copyfile(source, target)
     except FileNotFoundError as error:
         raise StoreError(f"{source} no longer exists; training removes old checkpoints, so export again") from error
-    with reader, target.open("wb") as writer:
-        while block := reader.read(_BLOCK):
-            hasher.update(block)
-            writer.write(block)
-    if hasher.hexdigest() != digest:
+    if (copied := sha256_of(target)) != digest:
         raise StoreError(
-            f"{source} has digest {hasher.hexdigest()[:12]}, expected {digest[:12]}: it was changed after it was "
-            "written; name another checkpoint with --step"
+            f"{source} has digest {copied[:12]}, expected {digest[:12]}: it was changed after it was written; name "
+            "another checkpoint with --step"
         )
     sync(target)
 

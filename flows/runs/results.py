@@ -12,10 +12,9 @@ from flows.records.gridfile import GridRecord
 from flows.records.progress import Spent
 from flows.records.states import RESULT_FILE
 from hacpo_core.errors import StoreError
-from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase, results
+from hacpo_core.evaluation.results import EvaluationResult, read_result, result_phase
 from hacpo_core.evaluation.stopping import last_step
 from hacpo_core.files import read_json
-from hacpo_core.store.steps import StepStore
 
 if TYPE_CHECKING:  # pandas takes 0.2 s, and Experiment imports torch
     import pandas as pd
@@ -107,22 +106,3 @@ def result_table(experiment: Experiment) -> pd.DataFrame:
         rows.append(row)
     table = pd.DataFrame(rows)
     return table.drop(columns=[f"{name}_unscored" for name in final if not table[f"{name}_unscored"].any()])
-
-
-def read_curves(root: Path) -> pd.DataFrame:
-    """All metrics of all agents and steps of an experiment, including evaluations.
-
-    Returns:
-        long form: step, agent, metric, value.
-    """
-    import pandas as pd
-
-    rows = []
-    store = StepStore(root)
-    for step in range(store.last_step() + 1):
-        if "metrics" in store.committed(step):
-            agents = store.metrics(step)["agents"]
-            rows += [(step, agent, name, value) for agent, values in agents.items() for name, value in values.items()]
-    for result in results(root):
-        rows += [(result.step, result.agent, name, value) for name, value in result_values(result).items()]
-    return pd.DataFrame(rows, columns=["step", "agent", "metric", "value"])

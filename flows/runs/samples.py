@@ -10,7 +10,8 @@ import pandas as pd
 from flows.planning.plans import Plan
 from hacpo_core.data.training import load_training
 from hacpo_core.errors import ConfigError, HacpoError
-from hacpo_core.evaluation.table import read_evaluations, read_responses
+from hacpo_core.evaluation.results import result_phase
+from hacpo_core.evaluation.table import read_responses
 from hacpo_core.store.steps import StepStore, phase_name
 
 _log = logging.getLogger(__name__)
@@ -70,34 +71,17 @@ def _problems(plan: Plan) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["problem_id", "question", "answer"])
 
 
-def benchmark_samples(plan: Plan, benchmark: str, step: int | None) -> pd.DataFrame:
-    """One row per response of an evaluation: the columns of `read_responses`, and the agent.
-
-    Args:
-        plan: of the experiment.
-        benchmark: name of the benchmark.
-        step: training step of the evaluation; None: the last one.
+def benchmark_samples(plan: Plan, benchmark: str, step: int) -> pd.DataFrame:
+    """One row per response of an evaluation after a step: the columns of `read_responses`, and the agent.
 
     Raises:
-        ConfigError: there is no such evaluation.
+        StoreError: there is no such evaluation.
     """
-    frame = read_evaluations(plan.root)
-    steps = sorted(frame[frame.benchmark == benchmark]["step"].unique())
-    if not steps:
-        names = ", ".join(dict.fromkeys(frame.benchmark)) or "none"
-        raise ConfigError(f"--benchmark: got {benchmark!r}, but {plan.id} was evaluated on {names}; name one of these")
-    step = steps[-1] if step is None else step
-    if step not in steps:
-        names = ", ".join(map(str, steps))
-        raise ConfigError(f"--step: got {step}, expected one of {names}, the evaluations of {plan.id} on {benchmark}")
-    agents = dict.fromkeys(frame[(frame.benchmark == benchmark) & (frame.step == step)]["agent"])
-    return pd.concat(
-        [
-            read_responses(plan.root, step=step, benchmark=benchmark, agent=agent).assign(agent=agent)
-            for agent in agents
-        ],
-        ignore_index=True,
-    )
+    agents, phases = list(plan.config.pair.agents), StepStore(plan.root).committed(step)
+    evaluated = [agent for agent in agents if result_phase(benchmark, agent) in phases] or agents
+    frames = [read_responses(plan.root, step=step, benchmark=benchmark, agent=agent) for agent in evaluated]
+    parts = [frame.assign(agent=agent) for frame, agent in zip(frames, evaluated, strict=True)]
+    return pd.concat(parts, ignore_index=True)
 
 
 def print_samples(frame: pd.DataFrame, num_problems: int) -> None:

@@ -24,7 +24,6 @@ class ScheduledRun:
     state: str
     """Prefect's state type, capitalised: one of LIVE, or Completed, Failed, Crashed, Cancelled"""
     message: str
-    num_starts: int
 
     @property
     def is_live(self) -> bool:

@@ -5,7 +5,6 @@ The kernel releases the lock when the process dies.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import IO
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import occupied_gpus
 from hacpo_core.errors import ConfigError, EngineError
+from hacpo_core.files import acquire
 
 _log = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -116,7 +116,7 @@ def locked_devices(devices: Sequence[str], number: int, folder: Path) -> Iterato
         with ExitStack() as stack:
             locked: list[str] = []
             for device in devices:
-                if len(locked) < number and _try_lock(stack.enter_context(_lock_file(folder, cards[device]))):
+                if len(locked) < number and acquire(stack.enter_context(_lock_file(folder, cards[device])), limit_s=0):
                     locked.append(device)
             if len(locked) == number:
                 yield locked
@@ -138,11 +138,3 @@ def _lock_file(folder: Path, card: str) -> IO[str]:
         return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
     except OSError as error:
         raise EngineError(f"{path}: {error.strerror}; it is not a GPU lock file, have its owner remove it") from error
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -27,7 +27,6 @@ import psutil
 from flows.records.mlflow_address import sqlite_uri
 from flows.service.processes import (
     Record,
-    acquire,
     free_port,
     home_of,
     inode_of,
@@ -36,6 +35,7 @@ from flows.service.processes import (
     write_private,
 )
 from hacpo_core.errors import ServerError
+from hacpo_core.files import acquire
 
 _log = logging.getLogger(__name__)
 

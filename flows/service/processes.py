@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
+
+from hacpo_core.files import acquire
 
 STOP_LIMIT_S = 15.0
 _CLOCK_SLACK_S = 2.0
@@ -162,18 +162,6 @@ def only_one(path: Path) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         yield acquire(file, limit_s=0.0)
-
-
-def acquire(file: IO[Any], *, limit_s: float) -> bool:
-    """Lock an open file for its process and those that inherit it; False if it is still locked after the limit."""
-    deadline = time.monotonic() + limit_s
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.05)
 
 
 def inode_of(path: Path) -> int | None:

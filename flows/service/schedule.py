@@ -199,7 +199,6 @@ def scheduled_run(run: FlowRun) -> ScheduledRun:
         experiment=run.parameters.get("experiment", ""),
         state=state.type.value.capitalize() if state is not None else "Scheduled",
         message=(state.message or "") if state is not None else "",
-        num_starts=run.run_count,
     )
 
 

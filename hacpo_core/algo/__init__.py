@@ -21,22 +21,9 @@ if TYPE_CHECKING:
         rewards,
     )
 
-__all__ = [
-    "advantages",
-    "calibration",
-    "capability",
-    "clipping",
-    "correction",
-    "difficulty",
-    "gain_network",
-    "groups",
-    "objectives",
-    "ratios",
-    "rewards",
-]
-
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    try:
         return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from error

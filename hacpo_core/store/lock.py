@@ -6,15 +6,14 @@ import fcntl
 import json
 import os
 import socket
-import time
 from pathlib import Path
 from typing import IO, Any
 
 from hacpo_core.errors import LockedError
-from hacpo_core.files import write_errors
+from hacpo_core.files import acquire, write_errors
 
 LOCK_FILE = "lock"
-_PATIENCE_S, _PAUSE_S = 1.0, 0.05
+_PATIENCE_S = 1.0
 
 
 class ExperimentLock:
@@ -32,7 +31,13 @@ class ExperimentLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666), "r+", encoding="utf-8")
         try:
-            self._acquire()
+            # `is_locked` in another process locks the file for an instant, which does not imply a writer.
+            if not acquire(self._file, limit_s=_PATIENCE_S):
+                holder = _holder(self._file)
+                raise LockedError(
+                    f"{self._path.parent} is being written by process {holder.get('pid', 'unknown')} on "
+                    f"{holder.get('host', 'an unknown host')}; wait for it or stop it, then try again"
+                )
             with write_errors(self._path):
                 self._file.truncate(0)
                 os.pwrite(
@@ -46,21 +51,6 @@ class ExperimentLock:
     def __exit__(self, *exc_info: object) -> None:
         self._file.truncate(0)
         self._file.close()
-
-    def _acquire(self) -> None:
-        # `is_locked` in another process locks the file for an instant, so a single failure does not imply a writer.
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    holder = _holder(self._file)
-                    raise LockedError(
-                        f"{self._path.parent} is being written by process {holder.get('pid', 'unknown')} on "
-                        f"{holder.get('host', 'an unknown host')}; wait for it or stop it, then try again"
-                    ) from error
-            time.sleep(_PAUSE_S)
 
 
 def is_locked(root: Path) -> bool:

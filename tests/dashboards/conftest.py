@@ -47,7 +47,7 @@ class RememberingSchedule:
 
 def scheduled(experiment: str, state: str, *, message: str = "") -> ScheduledRun:
     """A flow run."""
-    return ScheduledRun(f"run-of-{experiment}", experiment, state, message, 1)
+    return ScheduledRun(f"run-of-{experiment}", experiment, state, message)
 
 
 @pytest.fixture

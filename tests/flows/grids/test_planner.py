@@ -278,7 +278,7 @@ class Queue:
     """Takes everything."""
 
     def start(self, experiment: str) -> ScheduledRun:
-        return ScheduledRun("", experiment, "Scheduled", "", 1)
+        return ScheduledRun("", experiment, "Scheduled", "")
 
 
 @pytest.mark.slow

@@ -38,13 +38,13 @@ class FakeSchedule:
 
     def runs(self) -> dict[str, ScheduledRun]:
         state = self.answers.pop(0)()
-        run = ScheduledRun(str(self.num_starts), self.plan.id, state or "", "", 1)
+        run = ScheduledRun(str(self.num_starts), self.plan.id, state or "", "")
         return {} if state is None else {self.plan.id: run}
 
     def start(self, experiment: str) -> ScheduledRun:
         self.started.append(experiment)
         self.num_starts += 1
-        return ScheduledRun(str(self.num_starts), experiment, "Scheduled", "", 0)
+        return ScheduledRun(str(self.num_starts), experiment, "Scheduled", "")
 
 
 def trained(plan: Plan) -> Callable[[], str]:

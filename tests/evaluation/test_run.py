@@ -258,7 +258,7 @@ def test_what_was_never_evaluated_is_one_clear_error(small_plan: Callable[..., P
         benchmark_samples(planned, "dev", 3)
     with pytest.raises(ConfigError, match=r"--step: got 1, but .* is trained up to step 0; choose 0 to 0"):
         run_evaluation(with_benchmarks(planned, []), 1, DirectRunner())
-    with pytest.raises(ConfigError, match=r"benchmark: got 'maths', expected one of aime2025"):
+    with pytest.raises(ConfigError, match=r"evaluate: got 'maths', expected one of aime2025"):
         with_benchmarks(planned, ["maths"])
 
 

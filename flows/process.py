@@ -28,6 +28,8 @@ def configure_process() -> None:
     # Threads of torch that wait for a core spin for less long: beside other work, a step of small models took ten times
     # its time with two threads on two cores, and takes twice its time now.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries, whose redraws would fill a log
     if path := os.environ.get("PYTHONPATH"):  # a worker runs in another folder
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
     logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)  # it tells every retry, twice

@@ -25,6 +25,6 @@ class Stopwatch:
             torch.cuda.synchronize()
         self._seconds = time.perf_counter() - self._start
 
-    def cost(self, num_tokens: int = 0) -> PhaseCost:
+    def cost(self) -> PhaseCost:
         """Cost of the block."""
-        return PhaseCost(self._seconds, self._seconds * self._num_gpus, num_tokens)
+        return PhaseCost(self._seconds, self._seconds * self._num_gpus, 0)

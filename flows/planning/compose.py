@@ -232,14 +232,13 @@ def _problem_set(schema: type[_ProblemSet], section: str, name: str, layers: Seq
     return problem_set
 
 
-def merged(schema: type, layers: Sequence[Layer], *, remedy: str, section: str = "") -> Any:
+def merged(schema: type, layers: Sequence[Layer], *, remedy: str) -> Any:
     """An instance of `schema` with its defaults overridden by each layer in turn.
 
     Args:
         schema: a dataclass.
         layers: description of the source and content of each layer.
         remedy: end of the message about an unknown field or a value of the wrong type.
-        section: dotted name of the instance in the configuration, for messages.
 
     Raises:
         ConfigError: such a field or value, or a ${...} that refers to nothing.
@@ -249,12 +248,12 @@ def merged(schema: type, layers: Sequence[Layer], *, remedy: str, section: str =
         try:
             tree = OmegaConf.unsafe_merge(tree, deepcopy(layer))
         except (OmegaConfBaseException, TypeError, OverflowError) as error:
-            raise ConfigError(f"{_key(error, section)} (in {source}): {first_line(error)}; {remedy}") from error
+            raise ConfigError(f"{_key(error)} (in {source}): {first_line(error)}; {remedy}") from error
     try:
         return OmegaConf.to_object(tree)
     except OmegaConfBaseException as error:  # a missing value, ${...} that refers to nothing, or a wrong type
         where = f" (in {layers[0][0]})" if len(layers) == 1 else ""
-        raise ConfigError(f"{_key(error, section)}{where}: {first_line(error)}; fix the value") from error
+        raise ConfigError(f"{_key(error)}{where}: {first_line(error)}; fix the value") from error
 
 
 @cache
@@ -263,9 +262,8 @@ def _defaults(schema: type) -> Any:
     return OmegaConf.structured(schema)
 
 
-def _key(error: Exception, section: str) -> str:
-    key = getattr(error, "full_key", None) or "a field"
-    return f"{section}.{key}" if section else str(key)
+def _key(error: Exception) -> str:
+    return str(getattr(error, "full_key", None) or "a field")
 
 
 def _field_names(tree: DictConfig) -> list[str]:

@@ -35,18 +35,6 @@ def verifier_pool(config: ExperimentConfig, equality: Equality) -> VerifierPool:
     )
 
 
-def unreadable_golds(sets: Mapping[str, Sequence[Problem]], pool: VerifierPool) -> dict[str, list[str]]:
-    """The gold answers that cannot be read, for each data set that has some.
-
-    Raises:
-        VerificationError: no worker can start.
-    """
-    golds_by_set = {
-        name: pool.unreadable(problem.gold.answer for problem in problems) for name, problems in sets.items()
-    }
-    return {name: golds for name, golds in golds_by_set.items() if golds}
-
-
 def check_golds(root: Path, sets: Mapping[str, Sequence[Problem]], pool: VerifierPool) -> None:
     """Write an experiment's unreadable gold answers into its folder and warn of them; a resumed run does not ask again.
 
@@ -55,10 +43,13 @@ def check_golds(root: Path, sets: Mapping[str, Sequence[Problem]], pool: Verifie
     """
     if (root / GOLDS_FILE).is_file():
         return
-    golds_by_set = unreadable_golds(sets, pool)
+    golds_by_set = {name: pool.unreadable(problem.gold.answer for problem in sets[name]) for name in sets}
+    golds_by_set = {name: golds for name, golds in golds_by_set.items() if golds}
     write_json(root / GOLDS_FILE, golds_by_set)
-    for line in gold_lines(golds_by_set):
-        _log.warning("%s", line)
+    for name, golds in golds_by_set.items():
+        examples = ", ".join(map(repr, golds[:_NUM_SHOWN])) + (", ..." if len(golds) > _NUM_SHOWN else "")
+        message = "%s: %d gold answers cannot be read, so answers spelled otherwise are unscored: %s"
+        _log.warning(message, name, len(golds), examples)
 
 
 def known_unreadable_golds(root: Path) -> dict[str, list[str]]:
@@ -68,14 +59,3 @@ def known_unreadable_golds(root: Path) -> dict[str, list[str]]:
     except (StoreError, ValueError, TypeError) as error:
         _log.warning("%s is damaged: %s", root / GOLDS_FILE, error)
         return {}
-
-
-def gold_lines(golds_by_set: Mapping[str, Sequence[str]]) -> list[str]:
-    """A sentence per data set."""
-    lines = []
-    for name, golds in golds_by_set.items():
-        examples = ", ".join(map(repr, golds[:_NUM_SHOWN])) + (", ..." if len(golds) > _NUM_SHOWN else "")
-        lines.append(
-            f"{name}: {len(golds)} gold answers cannot be read, so answers spelled otherwise are unscored: {examples}"
-        )
-    return lines

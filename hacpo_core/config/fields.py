@@ -119,28 +119,27 @@ def declaration(field: dataclasses.Field[Any]) -> Declaration:
     return field.metadata.get(KEY) or Declaration()
 
 
-def when(name: str, *values: Any, note: str = "") -> Inert:
+def when(name: str, *values: Any) -> Inert:
     """Condition: inert if another field has one of these values.
 
     Args:
         name: dotted name of that field; with a leading dot, in the same section.
         values: of that field.
-        note: appended to the reason.
     """
 
     def reason(section: Any, config: Any) -> str | None:
         value = _value(section, config, name)
-        return f"{name.removeprefix('.')} is {value}{note}" if value in values else None
+        return f"{name.removeprefix('.')} is {value}" if value in values else None
 
     return reason
 
 
-def unless(name: str, *values: Any, note: str = "") -> Inert:
+def unless(name: str, *values: Any) -> Inert:
     """Condition: inert if another field has none of these values; arguments as for `when`."""
 
     def reason(section: Any, config: Any) -> str | None:
         value = _value(section, config, name)
-        return None if value in values else f"{name.removeprefix('.')} is {value}{note}"
+        return None if value in values else f"{name.removeprefix('.')} is {value}"
 
     return reason
 

@@ -25,10 +25,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _set_pg_timeout
-from transformers import PreTrainedModel
 
 from hacpo_core.columns import Ragged, TokenRows
-from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.config.engine import RANKS_LIMIT_S
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.deepspeed.settings import zero_settings
@@ -92,42 +90,25 @@ class DeepspeedLearner(BaseLearner):
     `deepspeed.stage` determines what is sharded: optimizer states and fp32 master weights (1), also gradients (2).
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        optimizer: OptimizerConfig,
-        engine: EngineConfig,
-        temperature: float,
-        total_updates: int,
-        reference: PreTrainedModel | ScoringHead | None = None,
-    ) -> None:
-        """Start DeepSpeed's engine. The arguments are those of `BaseLearner` and must be the same on all ranks.
+    def _start(self) -> None:
+        """Start DeepSpeed's engine; the learner's arguments must be the same on all ranks.
 
         Raises:
             EngineError: DeepSpeed is not installed or cannot start.
         """
-        deepspeed = _import(model.device)
-        super().__init__(
-            model,
-            optimizer=optimizer,
-            engine=engine,
-            temperature=temperature,
-            total_updates=total_updates,
-            reference=reference,
-        )
+        deepspeed = _import(self._device)
         assert isinstance(self.head, ScoringHead)
         if not dist.is_initialized():
-            backend = "nccl" if model.device.type == "cuda" else "gloo"
+            backend = "nccl" if self._device.type == "cuda" else "gloo"
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
             atexit.register(_leave_group)
         self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
         scorer = _Scorer(self.head)
-        self._adamw = adamw(list(self.trainable.values()), optimizer)
+        self._adamw = adamw(list(self.trainable.values()), self._config)
         num_elements = sum(parameter.numel() for parameter in self.trainable.values())
-        settings = zero_settings(engine, optimizer, num_elements=num_elements)
-        self._deepspeed = _started(deepspeed, scorer, self._adamw, settings, device=model.device)
+        settings = zero_settings(self._engine, self._config, num_elements=num_elements)
+        self._deepspeed = _started(deepspeed, scorer, self._adamw, settings, device=self._device)
         self._adamw.state.clear()
         self._state = ZeroState(self.trainable, self._deepspeed, self._adamw, utils=deepspeed.utils)
         self.head = _EngineHead(self._deepspeed, scorer)

@@ -54,7 +54,7 @@ class OptimizerStep:
 
 
 class BaseLearner(ABC):
-    """Trains a model; subclasses implement the backward pass and the optimizer's step."""
+    """Trains a model; subclasses implement the optimizer, the backward pass and the optimizer's step."""
 
     def __init__(
         self,
@@ -87,6 +87,11 @@ class BaseLearner(ABC):
         self._recomputes = bool(engine.gradient_checkpointing)
         if self._recomputes:
             recompute_activations(model, engine.gradient_checkpointing)
+        self._start()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Make the optimizer; all else is there."""
 
     def logprobs(self, rows: TokenRows) -> Ragged:
         """Log-probabilities (float32, nats) of the response tokens under the current weights, in order."""

@@ -12,15 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
-from transformers import PreTrainedModel
 
-from hacpo_core.config import EngineConfig, OptimizerConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.learning.learner import BaseLearner, OptimizerStep
 from hacpo_core.engines.learning.optimizer import adamw
 from hacpo_core.engines.learning.weights import Fingerprint, fingerprint
 from hacpo_core.engines.models.tensor_files import TensorPart
-from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.methods.objective import Objective, RowKind
 
 
@@ -32,29 +29,12 @@ class TorchLearner(BaseLearner):
     accumulated in fp32 on the masters.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        optimizer: OptimizerConfig,
-        engine: EngineConfig,
-        temperature: float,
-        total_updates: int,
-        reference: PreTrainedModel | ScoringHead | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            optimizer=optimizer,
-            engine=engine,
-            temperature=temperature,
-            total_updates=total_updates,
-            reference=reference,
-        )
-        self._is_partial = len(self.trainable) < sum(1 for _ in model.parameters())
+    def _start(self) -> None:
+        self._is_partial = len(self.trainable) < sum(1 for _ in self.model.parameters())
         is_bf16 = any(p.dtype != torch.float32 for p in self.trainable.values())
         self.masters = {name: p.detach().float().clone() for name, p in self.trainable.items()} if is_bf16 else {}
         self._trained = self.masters or self.trainable
-        self._optimizer = adamw(list(self._trained.values()), optimizer)
+        self._optimizer = adamw(list(self._trained.values()), self._config)
 
     def close(self) -> None:
         """Do nothing."""

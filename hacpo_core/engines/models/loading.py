@@ -220,17 +220,16 @@ def _limits_of(config: Any) -> LengthLimits:
 
 
 SEQUENCE_FIELDS = "rollout.max_prompt_tokens, rollout.max_response_tokens and the benchmarks' max_response_tokens"
-"""fields that limit the sequences of sampling and training"""
+"""fields that limit the length of sequences"""
 
 
-def check_lengths(model: PreTrainedModel, longest: int, *, agent: str, fields: str = SEQUENCE_FIELDS) -> None:
+def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
     """Check that the longest prompt plus response fits the model's positions; only log a warning if it may work.
 
     Args:
         model: whose positions they are.
         longest: prompt and response, in tokens.
         agent: its name.
-        fields: that limit this length, for the message.
 
     Raises:
         ConfigError: sequences may be longer than the hard limit of `LengthLimits`.
@@ -239,10 +238,11 @@ def check_lengths(model: PreTrainedModel, longest: int, *, agent: str, fields: s
     if limits.hard is not None and longest > limits.hard:
         raise ConfigError(
             f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but the model has learned "
-            f"{limits.hard} positions, or its rotary embeddings change there; lower {fields}, or use another model"
+            f"{limits.hard} positions, or its rotary embeddings change there; lower {SEQUENCE_FIELDS}, or use another "
+            "model"
         )
     if limits.positions is not None and longest > limits.positions:
         _log.warning(
             "%s: prompt and response may have %d tokens, but the model has %d positions; lower %s",
-            *(agent, longest, limits.positions, fields),
+            *(agent, longest, limits.positions, SEQUENCE_FIELDS),
         )

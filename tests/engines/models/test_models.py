@@ -179,11 +179,11 @@ def test_device_that_this_machine_lacks_is_named_before_anything_is_loaded(
 def test_learned_positions_are_a_limit_whose_fields_are_named() -> None:
     sizes = {"vocab_size": 11, "n_embd": 16, "n_layer": 1, "n_head": 1}
     model = GPT2LMHeadModel(GPT2Config(**sizes, n_positions=64))
-    check_lengths(model, 64, agent="qwen", fields="these")
+    check_lengths(model, 64, agent="qwen")
     with pytest.raises(
-        ConfigError, match="may have 65 tokens together, but the model has learned 64 positions, or .*; lower the"
+        ConfigError, match="may have 65 tokens together, but the model has learned 64 positions, or .*; lower rollout"
     ):
-        check_lengths(model, 65, agent="qwen", fields="these")
+        check_lengths(model, 65, agent="qwen")
 
 
 NOISY: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.verifier import GOLDS_FILE, check_golds, gold_lines, known_unreadable_golds
+from flows.runs.verifier import GOLDS_FILE, check_golds, known_unreadable_golds
 from hacpo_core.records import Gold, Message, Problem
 from hacpo_core.verify.pool import VerifierPool
 
@@ -19,7 +19,7 @@ def test_unreadable_gold_answers_are_logged_once_and_kept(tmp_path: Path, caplog
             check_golds(tmp_path, {"mine": mine, "good": mine[:1]}, pool)
     found = known_unreadable_golds(tmp_path)
     assert found == {"mine": [r"\frac{1}{2", r"\frac{1}{0}"]}
-    assert [record.getMessage() for record in caplog.records] == gold_lines(found)
-    assert gold_lines(found)[0].startswith("mine: 2 gold answers cannot be read")
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("mine: 2 gold answers cannot be read") and r"'\\frac{1}{2', " in warning
     (tmp_path / GOLDS_FILE).write_text("{", encoding="utf-8")
     assert known_unreadable_golds(tmp_path) == {}

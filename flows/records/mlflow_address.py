@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -58,9 +59,16 @@ def read_state(root: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def mark_unsent(root: Path) -> None:
-    """Record that the experiment has something to send, before the store is asked for anything."""
-    write_json(root / STATE_FILE, {**read_state(root), "is_sent": False})
+def mark_unsent(root: Path) -> str:
+    """Record that the experiment has something to send, before the store is asked for anything.
+
+    Returns:
+        the key of this folder's training; the same experiment in another folder has another run.
+    """
+    state = read_state(root)
+    key = str(state.get("key") or secrets.token_hex(8))
+    write_json(root / STATE_FILE, {**state, "key": key, "is_sent": False})
+    return key
 
 
 def unsent_experiments(runs_dir: Path) -> list[str]:

@@ -7,7 +7,6 @@ any number of times. If the store is away, training goes on, and the next call s
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -53,10 +52,7 @@ def _open_store(uri: str, experiment: str) -> MlflowStore:
 
 def _sync_experiment(plan: Plan, store: MlflowStore, *, status: str | None = None, first_step: int = 0) -> None:
     """Bring MLflow's run of an experiment to what its folder holds; arguments as of `experiment_content`."""
-    state = read_state(plan.root)
-    # Identifies this folder's training: the same experiment in another folder has another run.
-    key = state.get("key") or secrets.token_hex(8)
-    write_json(plan.root / STATE_FILE, {**state, "key": key, "is_sent": False})
+    key = mark_unsent(plan.root)
     accuracies = [f"metrics.`evaluate/{benchmark}_accuracy`" for benchmark in plan.config.evaluate.final]
     columns = ["tags.`pair`", "params.`method`", "params.`seed`", *accuracies]
     ids = store.write(key, experiment_content(plan, status, first_step), columns)

@@ -25,6 +25,14 @@ STYLES: Mapping[AnswerStyle, str] = {
     "auto": "the last \\boxed{}, else an announced answer, else the last line, formula or number",
 }
 """which part of a response is its answer"""
+SOURCES = {
+    "file": "a file of the data folder",
+    "arithmetic": "the embedded sums, for tiny models",
+    "word_problems": "the embedded word problems, for small language models",
+    "letters": "embedded counts of a letter in words of 3 to 6 letters, for small language models",
+    "long_letters": "the same in words of 5 to 20 letters, for small language models",
+}
+"""of the problems of a set"""
 ANSWER_FORMS = {
     "whole": "the whole text",
     "boxed": "the last \\boxed{} in it",
@@ -52,17 +60,7 @@ class HubConfig:
 class ProblemSetConfig:
     """A set of problems with verifiable answers: source, columns and prompt."""
 
-    kind: str = setting(
-        "file",
-        "source of the problems",
-        choices={
-            "file": "a file of the data folder",
-            "arithmetic": "the embedded sums, for tiny models",
-            "word_problems": "the embedded word problems, for small language models",
-            "letters": "embedded counts of a letter in words of 3 to 6 letters, for small language models",
-            "long_letters": "the same in words of 5 to 20 letters, for small language models",
-        },
-    )
+    kind: str = setting("file", "source of the problems", choices=SOURCES)
     file: str | None = setting(
         None, "JSONL (.gz, too) or Parquet file, by its path in data.directory", identity=False, inert=_NOT_FILE
     )
@@ -126,14 +124,7 @@ class BenchmarkConfig(ProblemSetConfig):
     kind: str = setting(
         "file",
         "source of the problems",
-        choices={
-            "file": "a file of the data folder",
-            "arithmetic": "the embedded sums, for tiny models",
-            "word_problems": "the embedded word problems, for small language models",
-            "letters": "embedded counts of a letter in words of 3 to 6 letters, for small language models",
-            "long_letters": "the same in words of 5 to 20 letters, for small language models",
-            "development": "problems held out of the training sets",
-        },
+        choices=SOURCES | {"development": "problems held out of the training sets"},
     )
     split: str = setting(
         "dev",

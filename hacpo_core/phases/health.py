@@ -135,16 +135,3 @@ def _sources(agent: str, agents: Iterable[str]) -> dict[str, str]:
     """The other agents by the names of their sources: all of them together are "cross" only if there is one."""
     partners = [partner for partner in agents if partner != agent]
     return {"cross": partners[0]} if len(partners) == 1 else {f"from_{partner}": partner for partner in partners}
-
-
-def judge(steps: Iterable[tuple[int, Mapping[str, Values]]], config: ExperimentConfig) -> tuple[Finding, ...]:
-    """Findings of a run from its committed metrics.
-
-    Args:
-        steps: number and metrics by agent and name, in order.
-        config: of the experiment.
-    """
-    health = Health(config)
-    for step, agents in steps:
-        health.add(step, agents)
-    return health.findings

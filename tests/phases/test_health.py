@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ import torch
 from flows.planning.compose import compose
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.phases.definitions import definition
-from hacpo_core.phases.health import Finding, Health, judge
-from hacpo_core.phases.health_rules import EPS, RULES, Trend
+from hacpo_core.phases.health import Finding, Health
+from hacpo_core.phases.health_rules import EPS, RULES, Trend, Values
 
 DEMO = Path(__file__).parent / "demo_histories.json"
 REWARD = "reward/mean"
@@ -25,6 +25,14 @@ NOISE = (0.0, 0.004, -0.004, 0.002, -0.002)
 def config_of(*overrides: str, method: str = "hacpo") -> ExperimentConfig:
     config: ExperimentConfig = compose("tiny", method, overrides=list(overrides))
     return config
+
+
+def judge(steps: Iterable[tuple[int, Mapping[str, Values]]], config: ExperimentConfig) -> tuple[Finding, ...]:
+    """Findings of steps that were never interrupted."""
+    health = Health(config)
+    for step, agents in steps:
+        health.add(step, agents)
+    return health.findings
 
 
 def found_in(

@@ -23,7 +23,7 @@ from hacpo_core.verify.expressions import agree_on_real_numbers, are_multiples
 from hacpo_core.verify.quantities import PERCENT, conversions
 from hacpo_core.verify.reading import numbers_of, read
 from hacpo_core.verify.spelling import text_of, tokens_of
-from hacpo_core.verify.values import Answer, Chain, Conditional, Expression, Listing, Numbers, Quantity, UnreadError
+from hacpo_core.verify.values import Answer, Chain, Conditional, Expression, Listing, Numbers, Quantity
 
 ROUNDING, PLACES, EXACT = Rational(1, 10**6), Rational(1, 2 * 10**6), Rational(1, 10**30)
 """the share and the difference by which a decimal may differ from a number, and the share of exact ones"""
@@ -47,11 +47,9 @@ def answers_equal(candidate: str, gold: str, *, unit: str = "", tolerance: float
     text = text_of(tokens_of(candidate))
     if text == text_of(tokens_of(gold)):
         return bool(text)
-    try:
-        expected = read(gold)
-        return equal(read(candidate, any_case=getattr(expected, "is_option", False)), expected, tolerance)
-    except UnreadError:
-        return False
+    expected = read(gold)
+    given = read(candidate, any_case=getattr(expected, "is_option", False))
+    return given is not None and expected is not None and equal(given, expected, tolerance)
 
 
 def is_readable(gold: str) -> bool:
@@ -60,10 +58,7 @@ def is_readable(gold: str) -> bool:
     Raises:
         Exception: see `answers_equal`.
     """
-    try:
-        return read(gold) is not None
-    except UnreadError:
-        return False
+    return read(gold) is not None
 
 
 def equal(candidate: Answer, gold: Answer, tolerance: float = 0.0) -> bool:
@@ -122,11 +117,9 @@ def quantities_equal(candidate: Quantity, gold: Quantity, tolerance: float) -> b
 
 def chains_equal(candidate: Chain, gold: Chain, tolerance: float) -> bool:
     """The same name has an equal value, or the equations are multiples of each other."""
-    first, second = gold.sides[:2]
-    if first.name and first.name == candidate.sides[0].name and second.value is not None:
-        return chain_is(Chain((kinds.Side(first.name, None), *candidate.sides[1:])), second.value, tolerance)
-    if all(_is_constant(side.value) for side in gold.sides):
-        return chain_is(candidate, gold.sides[0].value, tolerance)
+    name, value = gold.sides[0].name, _value_of(gold)
+    if value is not None and name == candidate.sides[0].name:
+        return chain_is(Chain((kinds.Side(name, None), *candidate.sides[1:])) if name else candidate, value, tolerance)
     equations = [[getattr(side.value, "value", None) for side in chain.sides[:2]] for chain in (candidate, gold)]
     are_expressions = all(isinstance(side, Expr) for equation in equations for side in equation)
     return are_expressions and are_multiples(*(sympy.Eq(*equation, evaluate=False) for equation in equations))
@@ -226,14 +219,6 @@ def chain_is(chain: Chain, gold: Any, tolerance: float = 0.0) -> bool:
     )
 
 
-def _value_of_gold(candidate: Answer, gold: Chain, tolerance: float) -> bool:
-    """The value that a gold equation gives a name; the first of several equal constants."""
-    first, second = gold.sides[:2]
-    is_constant = all(_is_constant(side.value) for side in gold.sides)
-    value = second.value if first.name else first.value if is_constant else None
-    return value is not None and equal(candidate, value, tolerance)
-
-
 def _without_units(candidate: Any, gold: Any, tolerance: float) -> bool:
     """A unit may be left out or added; or it is letters, and so variables. 28% is 28 and 0.28.
 
@@ -254,7 +239,7 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
     (Conditional, object, conditionals_equal),
     (object, Conditional, conditionals_equal),
     (Chain, object, chain_is),
-    (object, Chain, _value_of_gold),
+    (object, Chain, lambda candidate, gold, tolerance: equal(candidate, _value_of(gold), tolerance)),
     (Numbers | Listing, Numbers | Listing, sets_equal),
     (Listing, object, listings_equal),
     (object, Listing, listings_equal),
@@ -267,6 +252,13 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
 """types of a candidate and of a gold answer, and how the two are compared"""
 
 # Parts of the above.
+
+
+def _value_of(equation: Chain) -> Answer | None:
+    """The value that an equation gives a name; the first of several equal constants."""
+    first, second = equation.sides[:2]
+    is_constant = all(_is_constant(side.value) for side in equation.sides)
+    return second.value if first.name else first.value if is_constant else None
 
 
 def _is_constant(answer: Any) -> bool:

@@ -19,13 +19,11 @@ from sympy.logic.boolalg import BooleanAtom
 
 from hacpo_core.verify import values as kinds
 from hacpo_core.verify.expressions import expression, number
-from hacpo_core.verify.quantities import AMOUNTS, NO_NOUNS, expression_of, quantity, sum_of_quantities
+from hacpo_core.verify.quantities import NO_NOUNS, expression_of, quantity, sum_of_quantities
 from hacpo_core.verify.spelling import Token, end_of, named, split, text_of, tokens_of, words
 from hacpo_core.verify.values import Answer, Expression, Listing, Numbers, UnreadError
 
 Tokens = Sequence[Token]
-_TENS = {word: 10 * number for number, word in enumerate(words("tens"), start=2)}
-_NUMBERS = {word: number for number, word in enumerate(words("number"))} | _TENS
 _IDLE = re.compile(
     r"(?:(?:[=≈∴⇒~.:]|so|thus|hence|therefore|the|final|correct|answers?|ans|is|are|about|approximately|approx|roughly"
     r"|exactly|around) )*"
@@ -42,7 +40,7 @@ _TRUTH = re.compile(
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::([0-5]\d))?(?:([ap])\.?m\.?)?")
 _BASE = re.compile(
     r"\(?(?P<digits>-?[0-9A-Za-z]*?\d[0-9A-Za-z]*?(?:\.[0-9A-Za-z]+?)?)\)?"
-    r"(?:_\{(?P<base>\d+|[a-z-]+)\}|\(?(?:in)?base-?_?\{?(?P<behind>\w+?)\}?\)?)"
+    r"(?:_\{(?P<base>\d+)\}|\(?(?:in)?base-?_?\{?(?P<behind>\d+)\}?\)?)"
 )
 _CLAUSE = re.compile(
     r"(?P<before>.+?)(?: [,;(])? (?:(?P<word>(?:for|where|with|if|when|provided|∀)(?= ).*)"
@@ -72,12 +70,8 @@ _TASKS = {"int", "iint", "oint", "lim", "sum", "prod"}
 
 
 @lru_cache(maxsize=1024)  # many responses are compared with one gold answer
-def read(answer: str, *, any_case: bool = False) -> Answer:
-    """The value of an answer; with `any_case`, a small letter may be an option.
-
-    Raises:
-        UnreadError: a part of it is not understood.
-    """
+def read(answer: str, *, any_case: bool = False) -> Answer | None:
+    """The value of an answer, None if a part is not understood; with `any_case`, a small letter may be an option."""
     tokens: Tokens = tokens_of(answer)
     text = text_of(tokens).lower()
     end = _ROUNDED.search(text)
@@ -86,8 +80,11 @@ def read(answer: str, *, any_case: bool = False) -> Answer:
     tokens = _all_but(tokens[start if start < stop else 0 : stop])
     joined = "".join(token.text for token in tokens)
     if joined.lower() in _NO_ANSWERS:
-        raise UnreadError("no answer")
-    return _time(joined.lower()) or _option(text_of(tokens), any_case) or _base(joined) or _conditional(tokens)
+        return None
+    try:
+        return _time(joined.lower()) or _option(text_of(tokens), any_case) or _base(joined) or _conditional(tokens)
+    except UnreadError:
+        return None
 
 
 def _time(joined: str) -> Answer | None:
@@ -114,8 +111,7 @@ def _base(joined: str) -> Answer | None:
     match = _BASE.fullmatch(joined)
     if match is None:
         return None
-    name = match["base"] or match["behind"]
-    base, digits = int(name) if name.isdecimal() else _NUMBERS.get(name, 0), match["digits"].upper()
+    base, digits = int(match["base"] or match["behind"]), match["digits"].upper()
     if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits if digit not in "-."):
         raise UnreadError("no number in a base")
     return Expression(number(digits), joined) if base == 10 else kinds.Literal(f"{digits}_{base}", (match["digits"],))
@@ -279,7 +275,8 @@ def _joined_numbers(answer: Listing) -> Numbers | None:
 
 def _side(tokens: list[Token]) -> Answer:
     """A set, a point, a ratio, words or a quantity."""
-    tokens = _with_digits(tokens)
+    if all(token.kind == "number" for token in tokens[::2]):  # 3 to 4
+        tokens = [Token("sign", ":") if token.word == "to" else token for token in tokens]
     text = text_of(tokens)
     if text in _SETS:
         return Numbers(_SETS[text])
@@ -303,28 +300,6 @@ def _all_but(tokens: Tokens) -> Tokens:
         return tokens
     rest = [Token("sign", "∖"), Token("sign", r"\{"), *tokens[len(match[0].split()) :], Token("sign", r"\}")]
     return [Token("command", "mathbbR"), *(rest if match["but"] else ())]
-
-
-def _with_digits(tokens: list[Token]) -> list[Token]:
-    """Digits for a number in words before at most one noun, and colons for 3 to 4."""
-    if "to" in [token.word for token in tokens] and all(token.kind == "number" for token in tokens[::2]):
-        return [Token("sign", ":") if token.word == "to" else token for token in tokens]
-    words = [token.word or token.text for token in tokens]
-    sign = [Token("sign", "-")] if words[:1] in (["minus"], ["negative"]) else []
-    words, rest = words[len(sign) :], tokens[len(sign) + 1 :]
-    if sign and tokens[1:2] and tokens[1].kind == "number":
-        return [*sign, *tokens[1:]]
-    if words[:1] == ["a"] and words[1:2] and words[1] in AMOUNTS:
-        words[0] = "one"
-    if not words or words[0] not in _NUMBERS:
-        return tokens
-    value = _NUMBERS[words[0]]
-    behind = words[1:][words[1:2] == ["-"] :]
-    if words[0] in _TENS and behind and 0 < _NUMBERS.get(behind[0], 0) < 10:
-        value, rest = value + _NUMBERS[behind[0]], rest[len(words) - len(behind) :]
-    if sum(bool(token.word) and token.word not in AMOUNTS for token in rest) > 1 and rest[0].kind == "letters":
-        raise UnreadError("words behind a number in words")
-    return [*sign, Token("number", str(value)), *rest]
 
 
 def _set_operation(tokens: list[Token]) -> Answer | None:

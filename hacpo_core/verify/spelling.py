@@ -95,6 +95,20 @@ _UNICODE: tuple[tuple[str, Any], ...] = (
     ),
     ("((?:\\d[\u0304\u0305])+)", lambda match: rf"\overline{{{re.sub('[^0-9]', '', match[1])}}}"),
 )
+_AMOUNT = f"(?:{'|'.join(named('amount'))})(?![a-z])"
+_NUMBERS = dict(zip([*words("number"), *words("tens")], [*range(20), *range(20, 100, 10)], strict=True))
+_IN_WORDS = (
+    rf"(?<![A-Za-z\\])(?:(?:{'|'.join(words('tens'))})[- ](?:{'|'.join(words('number')[1:10])})|{'|'.join(_NUMBERS)})"
+    rf"(?![A-Za-z]| (?!{_AMOUNT})[a-z]+ [a-z])"  # two of them
+)
+_NUMBER = rf"(\d+|{_IN_WORDS})"
+
+
+def _in_digits(number: str) -> str:
+    """A number in digits or words."""
+    return number if number.isdecimal() else str(sum(_NUMBERS[word] for word in re.findall("[a-z]+", number.lower())))
+
+
 _BEFORE, _ENDS = r"(^|[^\w)}\]] ?|\\(?:cup|in|cap) ?)", r"([^\[\]]*[,;][^\[\]]*)"
 _SPELLINGS: tuple[tuple[str, Any], ...] = (
     (r"^\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*$", r"\2"),  # **5**
@@ -105,6 +119,10 @@ _SPELLINGS: tuple[tuple[str, Any], ...] = (
     (r"(?<!\\)\\[\[\]()]|(?<!\\)\$", ""),
     (r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac"),
     (r"\\[dt]binom", r"\\binom"),
+    (r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+    (r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
+    (rf"(?<=\d) ?\{{ ?\\(?:{'|'.join(_LAYOUT)}) ?(\d+) ?\}}", r"\1"),
+    (r"(?i)(?<![a-z])rs\. ?(?=\d)", "₹"),
     (r"\( ?\\?[bp]?mod ?([^()]*)\)", r"\\mod \1"),
     (r"(?<![A-Za-z\\])sqrt(?![A-Za-z])", r"\\sqrt"),
     (r"\*\*", "^"),
@@ -115,6 +133,15 @@ _SPELLINGS: tuple[tuple[str, Any], ...] = (
         lambda match: re.sub(r"&(?=\s*(?:[=<>]|\\[lg]e))|(?<=[=<>])\s*&|\\\\\s*(?=&?\s*=)", "", match[2]),
     ),  # equations in rows; one that begins with = goes on
     (r"\\ell(?![A-Za-z])", "l"),
+    (
+        rf"(?i){_NUMBER}((?: |\\text ?\{{)*)\( ?{_NUMBER} ?\)",  # 3 (three)
+        lambda match: (
+            match[1] + match[2] if match[1] != match[3] and _in_digits(match[1]) == _in_digits(match[3]) else match[0]
+        ),
+    ),
+    (rf"(?i){_IN_WORDS}", lambda match: _in_digits(match[0])),
+    (rf"(?i)(?<![a-z\\])a(?= {_AMOUNT})", "1"),
+    (r"(?i)(?<![a-z\\])(?:minus|negative) (?=\d)", "-"),
     (r"\.\.\.", r"\\ldots "),
     (r"(\.\d{0,20}?)(?:(\d)\2{2,40}|(\d{2,10})\3) ?\\[lc]?dots(?![a-z])", r"\1\\overline{\2\3}"),
     (

@@ -239,7 +239,7 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
     (Conditional, object, conditionals_equal),
     (object, Conditional, conditionals_equal),
     (Chain, object, chain_is),
-    (object, Chain, lambda candidate, gold, tolerance: equal(candidate, _value_of(gold), tolerance)),
+    (object, Chain, lambda given, gold, near: (value := _value_of(gold)) is not None and equal(given, value, near)),
     (Numbers | Listing, Numbers | Listing, sets_equal),
     (Listing, object, listings_equal),
     (object, Listing, listings_equal),

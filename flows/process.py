@@ -25,8 +25,7 @@ def configure_process() -> None:
     atexit.register(gc.freeze)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # querying GPUs must not fix the visible devices
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # same numbering as nvidia-smi
-    # Threads of torch that wait for a core spin for less long: beside other work, a step of small models took ten times
-    # its time with two threads on two cores, and takes twice its time now.
+    # Beside other work, threads that spin while they wait take the core of the one they wait for: docs/decisions.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries, whose redraws would fill a log

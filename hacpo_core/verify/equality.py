@@ -240,7 +240,6 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
     (object, Conditional, conditionals_equal),
     (Chain, object, chain_is),
     (object, Chain, lambda given, gold, near: (value := _value_of(gold)) is not None and equal(given, value, near)),
-    (Numbers | Listing, Numbers | Listing, sets_equal),
     (Listing, object, listings_equal),
     (object, Listing, listings_equal),
     (Quantity | Expression, Quantity | Expression, _without_units),

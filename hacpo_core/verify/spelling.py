@@ -109,7 +109,6 @@ def _in_digits(number: str) -> str:
     return number if number.isdecimal() else str(sum(_NUMBERS[word] for word in re.findall("[a-z]+", number.lower())))
 
 
-_BEFORE, _ENDS = r"(^|[^\w)}\]] ?|\\(?:cup|in|cap) ?)", r"([^\[\]]*[,;][^\[\]]*)"
 _SPELLINGS: tuple[tuple[str, Any], ...] = (
     (r"^\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*$", r"\2"),  # **5**
     (r"(?<!\\)\$\s*,\s*\$", ", "),  # $1$, $2$
@@ -117,8 +116,7 @@ _SPELLINGS: tuple[tuple[str, Any], ...] = (
     (r"\{ ?\\(?:rm|tt) ?([^{}]*)\}", r"\\mathrm{\1}"),
     (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\.?", ""),
     (r"(?<!\\)\\[\[\]()]|(?<!\\)\$", ""),
-    (r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac"),
-    (r"\\[dt]binom", r"\\binom"),
+    (r"\\(?:[dtcs]|nice)(frac|binom)(?![A-Za-z])", r"\\\1"),
     (r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
     (r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
     (rf"(?<=\d) ?\{{ ?\\(?:{'|'.join(_LAYOUT)}) ?(\d+) ?\}}", r"\1"),
@@ -149,9 +147,10 @@ _SPELLINGS: tuple[tuple[str, Any], ...] = (
         lambda match: re.sub(r"\D", "", match[0]),
     ),
     (r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)", _without_commas),
-    (rf"{_BEFORE}\]{_ENDS}\[", r"\1(\2)"),
-    (rf"{_BEFORE}\]{_ENDS}\]", r"\1(\2]"),
-    (rf"\[{_ENDS}\[", r"[\1)"),
+    (
+        r"(^|[^\w)}\]] ?|\\(?:cup|in|cap) ?)([][])([^][]*[,;][^][]*)([][])",  # ]0, 1[
+        lambda match: f"{match[1]}{match[2].replace(']', '(')}{match[3]}{match[4].replace('[', ')')}",
+    ),
     (
         r"(?<=[(\[{])[^()\[\]{}]*;[^()\[\]{}]*(?=[)\]\\])",  # 0,5; 1
         lambda match: match[0] if ", " in match[0] else re.sub(r"(?<=\d),(?=\d)", ".", match[0]),

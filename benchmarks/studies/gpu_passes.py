@@ -41,7 +41,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "update, twice the pass": {"micro_batch_tokens": 32768},
     "update, half the pass": {"micro_batch_tokens": 8192},
     "update, checkpointing": {"gradient_checkpointing": True},
-    "update, head in float32": {"head_dtype": "float32"},
     COMPILED: {"compile": True},
 }
 """fields of the engine that each way changes"""

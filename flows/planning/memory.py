@@ -241,9 +241,9 @@ def _always_bytes(config: ExperimentConfig, shape: ModelShape, ranks: int) -> fl
 
 
 def _head_bytes(config: ExperimentConfig, shape: ModelShape) -> float:
-    """Bytes of the output embedding's gradient while it is accumulated, and with a wide head of its fp32 copy."""
+    """Bytes of the output embedding's gradient while it is accumulated."""
     is_bf16, is_trained = config.engine.dtype != "float32", config.engine.lora.rank == 0
-    copies = (4 + (2 if is_bf16 else 0) if is_trained else 0) + (4 if config.engine.head_dtype == "float32" else 0)
+    copies = 4 + (2 if is_bf16 else 0) if is_trained else 0
     return copies * shape.vocab_size * shape.hidden_size
 
 

@@ -115,11 +115,6 @@ class EngineConfig:
         "data type of weights and activations",
         choices={"float32": "", "bfloat16": "with fp32 master weights, gradient sums and log-softmax"},
     )
-    head_dtype: str = setting(
-        "same",
-        "data type in which logits are computed, in learner and sampler",
-        choices={"same": "as dtype", "float32": ""},
-    )
     num_threads: int | str = setting(
         AUTO,
         "CPU threads per process; another number changes results in the last bits. auto: the machine's usable cores, "

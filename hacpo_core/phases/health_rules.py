@@ -309,7 +309,7 @@ RULES: Mapping[str, Rule] = {
             ("ratio/own_noise_rms",),
             "before a step's first update, where own ratios should be 1, their logarithm's root mean square is above "
             f"the distance from 1 to the bounds of own ratios {_ROW}",
-            "set old_logprobs=learner, engine.head_dtype=float32, or wider bounds of own ratios",
+            "set old_logprobs=learner, or wider bounds of own ratios",
             _why_own_ratios_noisy,
         ),
         Rule(

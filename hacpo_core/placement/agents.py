@@ -133,8 +133,7 @@ class Agent:
             add_adapters(self.model, engine.lora, seed_parts=(config.seed, "lora", name))
         if has_reference(config):
             has_own_base = engine.lora.rank > 0
-            is_wide = engine.head_dtype == "float32"
-            reference = base_head(self.model, is_wide=is_wide) if has_own_base else load(initial).requires_grad_(False)
+            reference = base_head(self.model) if has_own_base else load(initial).requires_grad_(False)
         self.learner = self._new_learner(reference)
         self._release_unused()
         # last, because it may start processes, which a later failure would leave behind
@@ -173,7 +172,6 @@ class Agent:
             pad_id=int(self.tokens.tokenizer.pad_token_id),
             batch_size=config.rollout.batch_size,
             unknown_ids=unknown_ids,
-            has_wide_head=config.engine.head_dtype == "float32",
         )
 
     def _release_unused(self) -> None:

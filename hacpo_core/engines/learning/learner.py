@@ -73,13 +73,12 @@ class BaseLearner(ABC):
         self._position: float | None = None
         """of the next update in the schedule of the learning rate, see `update`"""
         self._device = model.device
-        is_wide = engine.head_dtype == "float32"
-        head = scoring_head(model, is_wide=is_wide)
+        head = scoring_head(model)
         self.layout = row_layout(head, engine.row_layout)
         self.head: Head = replace(head, is_compiled=engine.compile)
         if isinstance(reference, nn.Module):
             let_rows_share(reference)
-            reference = scoring_head(reference, is_wide=is_wide)
+            reference = scoring_head(reference)
         self._reference = reference
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._compiled_layers = CompiledLayers(model).used if engine.compile else nullcontext

@@ -99,10 +99,9 @@ class BaseHead(ScoringHead):
             )
 
 
-def base_head(model: PreTrainedModel, *, is_wide: bool = False) -> BaseHead:
+def base_head(model: PreTrainedModel) -> BaseHead:
     """The head that scores without the adapters."""
-    head = scoring_head(model, is_wide=is_wide)
-    return BaseHead(head.model, head.is_linear, head.is_wide)
+    return BaseHead(model, scoring_head(model).is_linear)
 
 
 def merged_parts(model: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[TensorPart]:

@@ -35,7 +35,6 @@ def token_scores(
     *,
     temperature: float = 1.0,
     chunk_mb: int = 64,
-    is_wide: bool = False,
     has_entropy_gradient: bool = False,
     is_compiled: bool = False,
 ) -> TokenScores:
@@ -51,7 +50,6 @@ def token_scores(
         target_N: token ids.
         temperature: > 0.
         chunk_mb: MiB of one chunk's fp32 logits; up to three such buffers exist at a time.
-        is_wide: also compute the logits of bf16 input in fp32, which needs an fp32 copy of the weight in each pass.
         has_entropy_gradient: whether entropies have a gradient, which needs one more buffer in the backward pass.
         is_compiled: whether torch.compile makes a few kernels of what is done with each chunk's logits.
 
@@ -60,7 +58,7 @@ def token_scores(
     """
     rows = max(1, chunk_mb * 2**20 // (4 * weight_VD.shape[0]))
     logprob_N, entropy_N = _ChunkedScores.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, weight_VD, bias_V, target_N, temperature, rows, is_wide, has_entropy_gradient, is_compiled
+        hidden_ND, weight_VD, bias_V, target_N, temperature, rows, has_entropy_gradient, is_compiled
     )
     return TokenScores(logprob_N, entropy_N)
 
@@ -144,11 +142,9 @@ class _ChunkedScores(torch.autograd.Function):
         target_N: Tensor,
         temperature: float,
         rows: int,
-        is_wide: bool,
         has_entropy_gradient: bool,
         is_compiled: bool,
     ) -> tuple[Tensor, Tensor]:
-        head_VD = widened(weight_VD) if is_wide else weight_VD
         chunk_scores = _compiled_once(_chunk_scores) if is_compiled else _chunk_scores
         dtype = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
         num_tokens = hidden_ND.shape[0]
@@ -156,11 +152,11 @@ class _ChunkedScores(torch.autograd.Function):
         entropy_N, normaliser_N = torch.empty_like(logprob_N), torch.empty_like(logprob_N)
         for start in range(0, num_tokens, rows):
             part = slice(start, start + rows)
-            scores = chunk_scores(_logits(hidden_ND[part], head_VD, bias_V), target_N[part], temperature)
+            scores = chunk_scores(_logits(hidden_ND[part], weight_VD, bias_V), target_N[part], temperature)
             logprob_N[part], entropy_N[part], normaliser_N[part] = scores
         saved_entropy_N = entropy_N if has_entropy_gradient else None
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, normaliser_N, saved_entropy_N)
-        ctx.temperature, ctx.rows, ctx.is_wide, ctx.is_compiled = temperature, rows, is_wide, is_compiled
+        ctx.temperature, ctx.rows, ctx.is_compiled = temperature, rows, is_compiled
         if not has_entropy_gradient:
             ctx.mark_non_differentiable(entropy_N)
         return logprob_N, entropy_N
@@ -169,7 +165,6 @@ class _ChunkedScores(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, target_N, normaliser_N, entropy_N = ctx.saved_tensors
         grad_N, entropy_grad_N = grads
-        head_VD = widened(weight_VD) if ctx.is_wide else weight_VD
         chunk_gradient = _compiled_once(_chunk_gradient) if ctx.is_compiled else _chunk_gradient
         grad_hidden_ND = torch.empty_like(hidden_ND)
         # Accumulate the weight's gradient in fp32: summing hundreds of chunks in bf16 would lose small terms.
@@ -178,7 +173,7 @@ class _ChunkedScores(torch.autograd.Function):
         for start in range(0, hidden_ND.shape[0], ctx.rows):
             part = slice(start, start + ctx.rows)
             grad_logits, at_target = chunk_gradient(
-                _logits(hidden_ND[part], head_VD, bias_V),
+                _logits(hidden_ND[part], weight_VD, bias_V),
                 target_N[part],
                 normaliser_N[part],
                 grad_N[part],
@@ -189,10 +184,10 @@ class _ChunkedScores(torch.autograd.Function):
             grad_logits.scatter_(1, target_N[part, None], at_target[:, None].to(grad_logits.dtype))
             if grad_bias_V is not None:
                 grad_bias_V += grad_logits.sum(dim=0, dtype=grad_bias_V.dtype)
-            grad_logits = grad_logits.to(head_VD.dtype)  # a wider bias makes wider logits
-            grad_hidden_ND[part] = grad_logits @ head_VD
+            grad_logits = grad_logits.to(weight_VD.dtype)  # a wider bias makes wider logits
+            grad_hidden_ND[part] = grad_logits @ weight_VD
             if grad_weight_VD is not None:
-                hidden = hidden_ND[part].to(head_VD.dtype)
+                hidden = hidden_ND[part].to(weight_VD.dtype)
                 if grad_weight_VD.dtype == hidden.dtype:
                     grad_weight_VD.addmm_(grad_logits.T, hidden)  # avoids a temporary as large as the weight
                 else:
@@ -201,7 +196,6 @@ class _ChunkedScores(torch.autograd.Function):
             grad_hidden_ND,
             None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),
             None if grad_bias_V is None else grad_bias_V.to(bias_V.dtype),
-            None,
             None,
             None,
             None,

@@ -39,13 +39,11 @@ class ScoringHead:
     """Computes log-probabilities from a model's last hidden states.
 
     `is_linear` is True if the model's logits are just its output embedding applied to its last hidden states. Other
-    models (soft-capped or scaled logits) are scored from their full logits. With `is_wide`, the head computes logits in
-    fp32, whatever the model's dtype. `is_compiled`: see `token_scores`.
+    models (soft-capped or scaled logits) are scored from their full logits. `is_compiled`: see `token_scores`.
     """
 
     model: PreTrainedModel
     is_linear: bool
-    is_wide: bool = False
     is_compiled: bool = False
 
     def scores(
@@ -76,7 +74,6 @@ class ScoringHead:
             forward.target_N,
             temperature=temperature,
             chunk_mb=chunk_mb,
-            is_wide=self.is_wide,
             has_entropy_gradient=has_entropy_gradient,
             is_compiled=self.is_compiled,
         )
@@ -107,12 +104,8 @@ class ScoringHead:
         return inputs
 
 
-def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHead:
-    """The scoring head of a model; a short forward pass determines whether it is linear.
-
-    Raises:
-        EngineError: `is_wide` is set, but the head is not linear.
-    """
+def scoring_head(model: PreTrainedModel) -> ScoringHead:
+    """The scoring head of a model; a short forward pass determines whether it is linear."""
     head: Any = model.get_output_embeddings()
     # The probe below cannot detect a soft cap, which changes small logits too little.
     text = model.config.get_text_config()
@@ -125,13 +118,9 @@ def scoring_head(model: PreTrainedModel, *, is_wide: bool = False) -> ScoringHea
             product = head(model.base_model(input_ids=probe_BT, use_cache=False).last_hidden_state).float()
         # nan weights say nothing about the head (equal_nan); sampling and training report them.
         is_linear = bool(torch.allclose(product, expected, rtol=1e-2, atol=1e-3, equal_nan=True))
-    if not is_linear and is_wide:
-        raise EngineError(
-            f"engine.head_dtype: got float32, but {type(model).__name__} has no plain linear head; set it to same"
-        )
     if not is_linear:
         _log.warning("%s has no plain linear head, so full logits are kept in memory", type(model).__name__)
-    return ScoringHead(model, is_linear, is_wide)
+    return ScoringHead(model, is_linear)
 
 
 def row_layout(head: ScoringHead, layout: str) -> str:

@@ -36,7 +36,7 @@ NUM_TOKENS = 10
 """tokens of each row of the trial"""
 
 
-def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callable[[], Decoder]:
+def decoder_of(model: PreTrainedModel) -> Callable[[], Decoder]:
     """A factory of decoders: of the fast one if a short trial shows that it computes the same log-probabilities.
 
         mean |fast - whole| <= max(NOISE_FACTOR mean |own - whole|, eps mean |whole|)
@@ -46,14 +46,12 @@ def decoder_of(model: PreTrainedModel, *, has_wide_head: bool = False) -> Callab
 
     Args:
         model: each decoder reads its weights once; create a new decoder after an update.
-        has_wide_head: compute logits in fp32; the head must be linear.
 
     Raises:
         ModelError: the model cannot be decoded here, for example because its state is not a KV cache.
     """
     name = f"{type(model).__name__} {model.name_or_path}".strip()
-    general = partial(ModelDecoder, model, has_wide_head=has_wide_head)
-    fast = partial(LlamaDecoder, model, has_wide_head=has_wide_head)
+    general, fast = partial(ModelDecoder, model), partial(LlamaDecoder, model)
     try:
         whole, own = _in_whole_rows(general(), model), _token_by_token(general(), model)
     except torch.OutOfMemoryError:

@@ -11,18 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
-
-from hacpo_core.engines.passes.logprobs import widened
 
 
 class ModelDecoder:
     """Decodes batches of responses by the model's own class, one batch after another, with fixed weights."""
 
-    def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
-        self._wide_head = _wide_head(model.get_output_embeddings()) if has_wide_head else None
         self._cache: Any = None
 
     def start(self, input_UT: Tensor, mask_UT: Tensor, prompt_B: Tensor, *, max_tokens: int) -> Tensor:
@@ -76,13 +72,5 @@ class ModelDecoder:
         return self._forward(1, **inputs, use_cache=True)[:, -1]
 
     def _forward(self, num_kept: int, **inputs: Any) -> Tensor:
-        if self._wide_head is None:
-            logits: Tensor = self._model(**inputs, logits_to_keep=num_kept).logits
-            return logits
-        hidden = self._model.base_model(**inputs).last_hidden_state[:, -num_kept:]
-        return functional.linear(widened(hidden), *self._wide_head)
-
-
-def _wide_head(head: Any) -> tuple[Tensor, Tensor | None]:
-    """Copies of the head's weight and bias in fp32."""
-    return widened(head.weight), None if head.bias is None else widened(head.bias)
+        logits: Tensor = self._model(**inputs, logits_to_keep=num_kept).logits
+        return logits

@@ -19,7 +19,6 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from hacpo_core.engines.passes.attention import has_plain_rotation
-from hacpo_core.engines.passes.logprobs import widened
 from hacpo_core.engines.sampling.decoders import ModelDecoder
 
 GROW_TOKENS = 64
@@ -62,16 +61,15 @@ class _Layer:
 class LlamaDecoder:
     """Decoder with the weights of a model of FAMILIES. The model's own class processes the prompts."""
 
-    def __init__(self, model: PreTrainedModel, *, has_wide_head: bool = False) -> None:
-        self._prompts = ModelDecoder(model, has_wide_head=has_wide_head)
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._prompts = ModelDecoder(model)
         base: Any = model.base_model
-        config, head = model.config, model.get_output_embeddings()
+        config = model.config
         self._base = base
         self._num_query, self._num_key = config.num_attention_heads, config.num_key_value_heads
         self._width = base.layers[0].self_attn.head_dim
         self._epsilon = config.rms_norm_eps
-        self._head = _linear(head, is_wide=has_wide_head)
-        self._has_wide_head = has_wide_head
+        self._head = _linear(model.get_output_embeddings())
         self._layers = [_layer(layer, self._num_query, self._num_key) for layer in base.layers]
         self._cache: list[Tensor] = []
         """stacked keys and values of each layer: (2, B, H, T, K)"""
@@ -146,8 +144,7 @@ class LlamaDecoder:
             stream_BD = stream_BD + layer.out(attended.reshape(rows, -1))
             normed_BD = self._norm(stream_BD, layer.mlp_norm)
             stream_BD = stream_BD + layer.down(functional.silu(layer.gate(normed_BD)) * layer.up(normed_BD))
-        last_BD = self._norm(stream_BD, self._base.norm.weight)
-        return self._head(widened(last_BD) if self._has_wide_head else last_BD)
+        return self._head(self._norm(stream_BD, self._base.norm.weight))
 
     def keep(self, row_B: Tensor) -> None:
         """As `ModelDecoder`."""
@@ -208,12 +205,8 @@ def _layer(layer: Any, num_query: int, num_key: int) -> _Layer:
     )
 
 
-def _linear(module: Any, *, is_wide: bool = False) -> _Linear:
-    """A linear layer's weights; `is_wide`: in fp32."""
-    weight, bias = module.weight, module.bias
-    if is_wide:
-        weight, bias = widened(weight), None if bias is None else widened(bias)
-    return _Linear(weight, bias)
+def _linear(module: Any) -> _Linear:
+    return _Linear(module.weight, module.bias)
 
 
 def _grown(buffer: Tensor, room: int) -> Tensor:

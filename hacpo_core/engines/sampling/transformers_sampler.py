@@ -50,7 +50,6 @@ class TransformersSampler:
         pad_id: int,
         batch_size: int,
         unknown_ids: Collection[int] = (),
-        has_wide_head: bool = False,
     ) -> None:
         """
         Args:
@@ -59,10 +58,8 @@ class TransformersSampler:
             pad_id: padding of a batch's shorter rows.
             batch_size: number of concurrent responses.
             unknown_ids: rows of the output embedding without a token, which are never sampled.
-            has_wide_head: compute logits in fp32, as the learner does; the head must be linear.
         """
         self.model = model
-        self._has_wide_head = has_wide_head
         self._pad_id = pad_id
         self._batch_size = batch_size
         self._eos_E = torch.tensor(sorted(eos_ids), device=model.device)
@@ -77,7 +74,7 @@ class TransformersSampler:
         stop_E = torch.cat([self._eos_E, self._eos_E.new_tensor(sorted(stop_ids))]) if stop_ids else self._eos_E
         self.model.eval()
         if self._new_decoder is None:
-            self._new_decoder = decoder_of(self.model, has_wide_head=self._has_wide_head)
+            self._new_decoder = decoder_of(self.model)
         responses: list[tuple[NDArray[Any], NDArray[Any], bool]] = [_NOTHING] * len(requests)
         by_length = sorted(range(len(requests)), key=lambda r: (len(requests[r].prompt_ids), requests[r].prompt_ids))
         decoder = self._new_decoder()

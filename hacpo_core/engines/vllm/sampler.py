@@ -173,8 +173,6 @@ class VllmSampler:
         if vllm.tensor_parallel_size > 1:
             # In an actor, vLLM would request GPUs from Ray that the actor already has.
             options["distributed_executor_backend"] = "mp"
-        if engine.head_dtype != "same":
-            options["hf_overrides"] = {"head_dtype": engine.head_dtype}
         if vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(vllm.kv_cache_gb * 2**30)
         return options

@@ -355,22 +355,19 @@ def test_adapters_are_handed_over_merged_and_the_base_stays_as_it_was(tmp_path: 
         sampler.close()
 
 
-@pytest.mark.parametrize(("head_dtype", "expected"), [("same", torch.bfloat16), ("float32", torch.float32)])
-def test_head_of_a_bf16_model_multiplies_in_the_dtype_that_is_asked_for(
-    head_dtype: str, expected: torch.dtype, tmp_path: Path
-) -> None:
+def test_head_of_a_bf16_model_multiplies_in_bf16_as_the_learners(tmp_path: Path) -> None:
     model = model_of("qwen3").bfloat16()
     model.save_pretrained(tmp_path)
     sampler = VllmSampler(
         model,
         initial=tmp_path,
-        engine=EngineConfig(sampler="vllm", dtype="bfloat16", head_dtype=head_dtype, vllm=VLLM),
+        engine=EngineConfig(sampler="vllm", dtype="bfloat16", vllm=VLLM),
         rollout=RolloutConfig(batch_size=64),
         max_tokens=MAX_TOKENS,
         eos_ids=EOS_IDS,
     )
     try:
-        assert sampler.llm.model_config.head_dtype == expected
+        assert sampler.llm.model_config.head_dtype == torch.bfloat16
         assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 0.1
     finally:
         sampler.close()

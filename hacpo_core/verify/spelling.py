@@ -109,6 +109,13 @@ def _in_digits(number: str) -> str:
     return number if number.isdecimal() else str(sum(_NUMBERS[word] for word in re.findall("[a-z]+", number.lower())))
 
 
+def _said_twice(match: re.Match[str]) -> str:
+    """3 for 3 (three), nothing that can be read for 3 (four), and a product for 3 (4)."""
+    if match[1].isdecimal() and match[3].isdecimal():
+        return match[0]
+    return match[1] + match[2] if _in_digits(match[1]) == _in_digits(match[3]) else f"{match[1]} not {match[3]}"
+
+
 _SPELLINGS: tuple[tuple[str, Any], ...] = (
     (r"^\s*([*`_\"'])\1?([^*`_\"']+)\1{1,2}\s*$", r"\2"),  # **5**
     (r"(?<!\\)\$\s*,\s*\$", ", "),  # $1$, $2$
@@ -133,9 +140,7 @@ _SPELLINGS: tuple[tuple[str, Any], ...] = (
     (r"\\ell(?![A-Za-z])", "l"),
     (
         rf"(?i){_NUMBER}((?: |\\text ?\{{)*)\( ?{_NUMBER} ?\)",  # 3 (three)
-        lambda match: (
-            match[1] + match[2] if match[1] != match[3] and _in_digits(match[1]) == _in_digits(match[3]) else match[0]
-        ),
+        _said_twice,
     ),
     (rf"(?i){_IN_WORDS}", lambda match: _in_digits(match[0])),
     (rf"(?i)(?<![a-z\\])a(?= {_AMOUNT})", "1"),

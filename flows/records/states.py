@@ -68,9 +68,8 @@ def experiment_status(root: Path) -> ExperimentStatus:
     if is_locked(root):
         return ExperimentStatus("running", progress, None)
     failure = read_failure(root)
-    return ExperimentStatus(
-        "failed" if failure is not None else "missing", progress, failure, (root / LOCK_FILE).is_file()
-    )
+    was_begun = progress is not None or (root / LOCK_FILE).is_file()
+    return ExperimentStatus("failed" if failure is not None else "missing", progress, failure, was_begun)
 
 
 def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:

@@ -59,6 +59,7 @@ def _configure_clients() -> None:
     # MLflow raises the errors that it logs here
     logging.getLogger("mlflow.store.db.utils").addFilter(lambda record: record.levelno < logging.ERROR)
     os.environ.setdefault(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, str(NUM_RETRIES))
+    os.environ.setdefault("PGCONNECT_TIMEOUT", "10")  # PostgreSQL's client waits for ever
 
 
 def prepare_store(uri: str) -> None:

@@ -235,7 +235,7 @@ def test_broken_line_is_named_with_its_number(tmp_path: Path) -> None:
 def test_training_data_that_cannot_be_is_one_clear_error() -> None:
     for words, message in (
         ("data.train=[]", r"data.train: got none, expected at least one training set"),
-        ("data.train=[absent]", r"train_set: got 'absent', expected one of arithmetic, gsm8k, letters, long_letters"),
+        ("data.train=[absent]", r"data.train: got 'absent', expected one of arithmetic, gsm8k, letters, long_letters"),
         ("data.sets.math.template=x", r"data.sets.math.template cannot take effect: math is not in data.train"),
         ("data.sets.arithmetic.template=x", r"data.sets.arithmetic.template: got 'x', expected a text with \{problem"),
         ("data.train=[arithmetic,math] data.sets.math.share=0.001", r"math.share: got 0.001, which is less than one"),

@@ -114,6 +114,9 @@ class Schedule:
                 idempotency_key=key,
                 name=experiment,
             )
+        if run.state is not None and run.state.is_crashed():
+            # It was submitted before and has crashed; the clock was set back, so it does not count as the newest.
+            return self.submit(experiment, run, tags=tags)
         return scheduled_run(run)
 
     def cancel(self, experiment: str, *, has_worker: bool = True) -> None:

@@ -46,7 +46,7 @@ def test_parts_run_in_order_and_append_their_results(tmp_path: Path) -> None:
     assert str(step["step"]).startswith("samples and trains on cpu")
     ways = values(lines, "passes")
     assert [each["way"] for each in ways[:4]] == ["forward", "forward and backward", "update", "update, padded rows"]
-    assert len(ways) == 8
+    assert len(ways) == 7
     *_, first, second, written = values(lines, "replay")
     for found in (first, second):
         assert (found["replays"], found["distances"]) == (["exact"] * 3, [0.0] * 3)

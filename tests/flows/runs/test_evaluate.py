@@ -33,7 +33,7 @@ def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[...
     runs_dir = str(planned.root.parents[1])
     done = hacpo("evaluate", planned.id, "--benchmarks", "dev", "--runs-dir", runs_dir)
     assert done.returncode == 2
-    assert done.stderr.startswith("hacpo: benchmark: got 'dev', expected one of")
+    assert done.stderr.startswith("hacpo: evaluate: got 'dev', expected one of")
     done = hacpo("evaluate", planned.id, "--step", "0", "--runs-dir", runs_dir)
     assert done.returncode == 0, done.stderr[-2000:]
     table = read_evaluations(planned.root)

@@ -126,6 +126,19 @@ def test_crashed_run_that_the_reconciler_puts_back_while_it_is_cancelled_is_canc
     assert states == ["Cancelled", "Cancelled"]
 
 
+def test_successor_that_crashed_gets_one_although_the_clock_was_set_back_before_it(
+    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+) -> None:
+    name = planned(small_plan, runs_dir, 9).id
+    schedule.start(name)
+    ahead = schedule.flow_runs()[name]  # stays the newest for Prefect
+    first = schedule.submit(name, ahead)
+    schedule.client.set_flow_run_state(uuid.UUID(first.id), Crashed(), force=True)
+    second, third = schedule.submit(name, ahead), schedule.submit(name, ahead)
+    assert second.is_live and second.id != first.id
+    assert third.id == second.id, "once"
+
+
 def test_what_is_complete_or_alive_or_unknown_is_refused(
     schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
 ) -> None:

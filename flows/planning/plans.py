@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from flows.planning.capacity import check_fits, memory_fields, with_memory_plan,
 from flows.planning.compose import load_config, to_yaml
 from flows.planning.memory import folder_shape, gpu_gib, sizes_of
 from flows.planning.user_code import code_digest
-from flows.records.files import experiment_ids, experiments_dir
+from flows.records.files import experiment_ids, experiments_dir, nearest_ids
 from flows.records.mlflow_address import sqlite_path, sqlite_uri, tracking_uri
 from flows.records.states import CONFIG_FILE
 from hacpo_core.config import PARTS, ExperimentConfig, ProblemSetConfig
@@ -295,8 +294,8 @@ def find_plan(runs_dir: Path, experiment: str) -> Plan:
         or [name for name in ids if name.startswith(experiment)]
     )
     if len(matching_ids) != 1:
-        nearest = ", ".join(get_close_matches(experiment, ids, n=3, cutoff=0.0))
-        hint = f"found {', '.join(matching_ids)}" if matching_ids else f"the nearest are {nearest or 'none'}"
+        nearest = nearest_ids(runs_dir, experiment)
+        hint = f"found {', '.join(matching_ids)}" if matching_ids else f"the nearest are {nearest}"
         raise ConfigError(f"experiment {experiment!r}: expected the id of one experiment in {folder}; {hint}")
     path = folder / matching_ids[0] / CONFIG_FILE
     try:

@@ -27,6 +27,11 @@ def experiment_ids(runs_dir: Path) -> list[str]:
     return sorted(path.name for path in experiments_dir(runs_dir).glob("*-*") if path.is_dir())
 
 
+def nearest_ids(runs_dir: Path, experiment: str) -> str:
+    """The three ids most like this one, for messages; "none" in an empty folder."""
+    return ", ".join(get_close_matches(experiment, experiment_ids(runs_dir), n=3, cutoff=0.0)) or "none"
+
+
 def read_record(path: Path, kind: TypeAdapter[_T]) -> _T | None:
     """The record in a JSON file; None if there is no file, or if it is corrupt, which is logged."""
     if not path.is_file():
@@ -56,7 +61,7 @@ def delete_experiment(runs_dir: Path, experiment: str) -> int:
     """
     root = experiments_dir(runs_dir) / experiment
     if experiment not in experiment_ids(runs_dir):
-        nearest = ", ".join(get_close_matches(experiment, experiment_ids(runs_dir), n=3, cutoff=0.0)) or "none"
+        nearest = nearest_ids(runs_dir, experiment)
         raise ConfigError(f"got {experiment!r}, expected the complete id of an experiment; the nearest are {nearest}")
     trash = runs_dir / "deleted"
     with ExperimentLock(root):

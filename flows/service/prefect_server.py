@@ -101,9 +101,13 @@ def _described(value: Mapping[str, object] | None) -> PrefectServer | None:
 
 
 def is_healthy(server: PrefectServer) -> bool:
-    """Whether the server answers and accepts these credentials; another server may have taken the port."""
+    """Whether the server accepts these credentials (another one may have taken the port) and can write a row.
+
+    A connection to SQLite that was opened while the disk was read-only stays so for ever.
+    """
     log_in = base64.b64encode(server.auth.encode()).decode()
-    request = urllib.request.Request(f"{server.url}/api/admin/version", headers={"Authorization": f"Basic {log_in}"})
+    url = f"{server.url}/api/csrf-token?client=health"
+    request = urllib.request.Request(url, headers={"Authorization": f"Basic {log_in}"})
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S):
             return True

@@ -6,10 +6,12 @@ import dataclasses
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,11 @@ def test_command_that_is_ended_with_sigterm_is_interrupted_and_its_run_cancelled
 def test_server_is_found_again_protected_and_stopped_by_its_owner_alone(server: tuple[Path, PrefectServer]) -> None:
     runs_dir, record = server
     assert ensure_server(runs_dir) == record
+    assert is_healthy(record)
+    with closing(sqlite3.connect(home_of(runs_dir) / "prefect.db")) as database:
+        database.execute("CREATE TRIGGER deaf BEFORE INSERT ON csrf_token BEGIN SELECT RAISE(ABORT, 'full'); END")
+        assert not is_healthy(record), "it answers and cannot write"
+        database.execute("DROP TRIGGER deaf")
     assert is_healthy(record)
     assert auth_file(runs_dir).stat().st_mode & 0o077 == 0
     assert (home_of(runs_dir) / "server.json").stat().st_mode & 0o077 == 0

@@ -36,7 +36,8 @@ class Responses:
         policy_version_R: number of update phases applied to the policy that sampled it.
         prompt_ids: int32, in the agent's tokens.
         token_ids: int32, including the final EOS of finished responses.
-        logprobs: float32, nats, of these tokens under the policy, as reported by the sampler.
+        logprobs: float32, nats, of these tokens under the policy, as reported by the sampler; the learner's where
+            `rollout` scored them (found by a search, or for builders of old rows).
         text: without special tokens.
         finish_reason: "stop", or "length" if the response was cut at the limit.
         num_sampled_R: tokens sampled for each response, including those discarded by a search; None if responses

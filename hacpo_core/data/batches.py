@@ -42,7 +42,7 @@ class Minibatch:
         old_logprobs: float32, nats, for each token of the learner's own rows; empty for foreign rows. The sampler's,
             unless the learner scores them.
         teacher_advantages: float64, the teacher's term of the advantage for each token of own rows; else empty.
-        sampler_logprobs: the sampler's log-probabilities of the same tokens.
+        sampler_logprobs: of the same tokens, as stored with the responses.
         log_center_B: see `LossRows.log_center_B`; set by the learner.
         num_own_tokens: tokens of the whole mini-batch's rows that are not foreign; `take` keeps it.
         old_is_current: the old log-probabilities of own rows are those of the very pass that trains them; set by the

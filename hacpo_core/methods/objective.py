@@ -141,7 +141,8 @@ class Objective(MethodPart):
     """What an update maximises.
 
     J = sum over rows of row_weight * (correction * value - kl_coef * KL to the reference) + entropy_coef * H,
-    no KL on foreign rows, H the mean entropy (nats) over the tokens of the mini-batch's own rows
+    no KL on foreign rows, H the mean entropy (nats) over the tokens of the mini-batch's own rows. Here and in the
+    fields below, own rows include old ones.
 
     With `kl_aggregation: own_tokens`, the KL term is kl_coef * the mean over the tokens of the mini-batch's own rows.
     """

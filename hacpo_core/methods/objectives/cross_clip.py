@@ -5,7 +5,7 @@ Shapes: B row of a micro-batch, T token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hacpo_core import algo
@@ -25,7 +25,7 @@ _NOT_STEPWISE = either(why_no_partners, unless("method.objective.cross_bounds", 
 
 @dataclass(frozen=True)
 class CrossClip(SequenceClip):
-    """Own rows as in GSPO; other agents' rows clip(s, floor + m step, 1) times its own power alpha times w A.
+    """Own rows as in GSPO; on other agents' rows with c = clip(s, min(1, floor + m step), 1): c sg(c)^alpha w A.
 
     Source: HACPO Eq. 10-14, 47-53.
     """
@@ -62,9 +62,9 @@ class CrossClip(SequenceClip):
 
     def surrogate(self, rows: LossRows, logprob_BT: Tensor, *, update: int) -> Surrogate:
         """GSPO's surrogate on own rows, HACPO's on foreign rows."""
-        own_surrogate, bounds = super().surrogate(rows, logprob_BT, update=update), self.cross_limit(update)
+        surrogate, bounds = super().surrogate(rows, logprob_BT, update=update), self.cross_limit(update)
         cross_B = algo.objectives.cross_surrogate(
-            own_surrogate.ratio_B,
+            surrogate.ratio_B,
             rows.advantage_B,
             rows.weight_B,
             exponent=self.cross_exponent,
@@ -72,13 +72,13 @@ class CrossClip(SequenceClip):
             is_pessimistic=self.cross_is_pessimistic,
         )
         stopped_B = algo.clipping.is_stopped(
-            own_surrogate.ratio_B, rows.advantage_B, bounds, is_pessimistic=self.cross_is_pessimistic
+            surrogate.ratio_B, rows.advantage_B, bounds, is_pessimistic=self.cross_is_pessimistic
         )
         is_foreign_B = rows.is_foreign_B
-        return Surrogate(
-            value_B=cross_B.where(is_foreign_B, own_surrogate.value_B),
-            ratio_B=own_surrogate.ratio_B,
-            stopped_share_B=stopped_B.to(logprob_BT.dtype).where(is_foreign_B, own_surrogate.stopped_share_B),
-            floor_B=own_surrogate.floor_B.masked_fill(is_foreign_B, bounds.floor),
-            ceiling_B=own_surrogate.ceiling_B.masked_fill(is_foreign_B, bounds.ceiling),
+        return replace(
+            surrogate,
+            value_B=cross_B.where(is_foreign_B, surrogate.value_B),
+            stopped_share_B=stopped_B.to(logprob_BT.dtype).where(is_foreign_B, surrogate.stopped_share_B),
+            floor_B=surrogate.floor_B.masked_fill(is_foreign_B, bounds.floor),
+            ceiling_B=surrogate.ceiling_B.masked_fill(is_foreign_B, bounds.ceiling),
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,12 +12,9 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it looks for one when it is im
 pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
 
 from flows.planning.plans import Plan
-from flows.runs.experiment import run_experiment
 from hacpo_core.engines.deepspeed.learner import DeepspeedLearner
-from hacpo_core.engines.learning.learner import OptimizerStep
-from hacpo_core.phases.runner import DirectRunner
 from tests.experiments_outcome import finish, outcome
-from tests.test_resume import break_off
+from tests.test_resume import break_off, run_with_failed_update
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 
@@ -45,23 +41,6 @@ def test_update_that_fails_midway_is_repeated_by_a_fresh_engine(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = finish(small_plan("hacpo", *words(2), runs_dir=tmp_path / "reference"))
-    inner, calls = DeepspeedLearner.optimizer_step, []
-
-    def failing(self: DeepspeedLearner) -> OptimizerStep:
-        calls.append(1)
-        if len(calls) == 14:
-            raise RuntimeError("out of memory")
-        return inner(self)
-
-    class Retrying(DirectRunner):
-        def start(self, phase: Any, work: Callable[[], None], *, after: Any = ()) -> Any:
-            try:
-                return super().start(phase, work, after=after)
-            except RuntimeError:
-                return super().start(phase, work, after=after)
-
-    monkeypatch.setattr(DeepspeedLearner, "optimizer_step", failing)
     plan = small_plan("hacpo", *words(2))
-    run_experiment(plan, Retrying())
-    assert len(calls) > 14
+    run_with_failed_update(plan, DeepspeedLearner, monkeypatch)
     assert outcome(plan) == expected

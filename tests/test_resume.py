@@ -338,15 +338,11 @@ def test_full_disk_is_one_clear_error_and_the_run_goes_on_after_it(
     assert finish(plan) == expected
 
 
-def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
-    small_plan: Callable[..., Plan], undisturbed: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hacpo_core.engines.learning.torch_learner import TorchLearner
+def run_with_failed_update(plan: Plan, learner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run an experiment whose 14th optimizer step fails, and whose phases are repeated once."""
+    inner, calls = learner.optimizer_step, []
 
-    expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "reference"))
-    inner, calls = TorchLearner.optimizer_step, []
-
-    def failing(self: TorchLearner) -> Any:
+    def failing(self: Any) -> Any:
         calls.append(1)
         if len(calls) == 14:
             raise RuntimeError("out of memory")
@@ -359,8 +355,17 @@ def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
             except RuntimeError:
                 return super().start(phase, work, after=after)
 
-    monkeypatch.setattr(TorchLearner, "optimizer_step", failing)
-    plan = small_plan("hacpo")
+    monkeypatch.setattr(learner, "optimizer_step", failing)
     run_experiment(plan, Retrying())
     assert len(calls) > 14
+
+
+def test_update_that_fails_midway_is_repeated_from_the_state_before_it(
+    small_plan: Callable[..., Plan], undisturbed: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hacpo_core.engines.learning.torch_learner import TorchLearner
+
+    expected = undisturbed(small_plan("hacpo", runs_dir=tmp_path / "reference"))
+    plan = small_plan("hacpo")
+    run_with_failed_update(plan, TorchLearner, monkeypatch)
     assert outcome(plan) == expected

@@ -350,26 +350,6 @@ def test_every_declared_benchmark_can_be_evaluated() -> None:
     assert set(config.evaluate.benchmarks) == set(available("benchmark"))
 
 
-def test_paper_benchmarks_have_their_counts_and_metrics() -> None:
-    benchmarks = compose("tiny", "hacpo", overrides=[f"evaluate.final=[{','.join(SEVEN)}]"]).evaluate.benchmarks
-    assert {name: benchmarks[name].count for name in SEVEN} == SEVEN
-    assert {name: benchmarks[name].metric for name in SEVEN if benchmarks[name].metric != "avg"} == {
-        "aime2025": "bootstrap_best"
-    }
-    assert benchmarks["aime2025"].num_samples == 30
-
-
-SEVEN = {
-    "math500": 500,
-    "math": 5000,
-    "gsm8k": 1319,
-    "aime2025": 30,
-    "amc23": 40,
-    "minerva": 272,
-    "olympiadbench": 675,
-}
-
-
 def test_benchmark_is_its_declaration_and_what_the_layers_say_about_it(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("{file: mine.jsonl, count: 9, num_samples: 4, temperature: 0.6}", encoding="utf-8")

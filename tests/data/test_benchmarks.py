@@ -167,6 +167,8 @@ def real(name: str) -> Benchmark:
 def test_the_seven_are_declared() -> None:
     assert set(COUNTS) <= set(available("benchmark"))
     assert {name: benchmark(name).count for name in COUNTS} == COUNTS
+    assert {name for name in COUNTS if benchmark(name).metric != "avg"} == {"aime2025"}
+    assert (benchmark("aime2025").metric, benchmark("aime2025").num_samples) == ("bootstrap_best", 30)
     unpinned = [name for name in COUNTS if not re.fullmatch("[0-9a-f]{40}", str(benchmark(name).hub.revision))]
     assert not unpinned, "a published score needs the same problems"
 

@@ -29,17 +29,16 @@ def test_bad_field_is_one_sentence_that_names_it(overrides: list[str], message: 
     assert "\n" not in str(caught.value)
 
 
+def new_learner() -> DeepspeedLearner:
+    engine = EngineConfig(learner="deepspeed")
+    return DeepspeedLearner(small_model(), optimizer=OptimizerConfig(), engine=engine, temperature=1.0, total_updates=1)
+
+
 def test_missing_deepspeed_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)  # an import then fails as if it were not installed
     message = r"engine.learner: deepspeed cannot be imported .*pip install 'hacpo\[deepspeed\]', or set engine.learner="
     with pytest.raises(EngineError, match=message):
-        DeepspeedLearner(
-            small_model(),
-            optimizer=OptimizerConfig(),
-            engine=EngineConfig(learner="deepspeed"),
-            temperature=1.0,
-            total_updates=1,
-        )
+        new_learner()
 
 
 @pytest.mark.deepspeed
@@ -53,10 +52,4 @@ def test_engine_that_does_not_start_is_one_error_with_what_to_change(monkeypatch
     monkeypatch.setattr(deepspeed, "initialize", initialize)
     message = "did not start: out of memory: tried to allocate; if memory is short, raise engine.deepspeed.stage or off"
     with pytest.raises(EngineError, match=message):
-        DeepspeedLearner(
-            small_model(),
-            optimizer=OptimizerConfig(),
-            engine=EngineConfig(learner="deepspeed"),
-            temperature=1.0,
-            total_updates=1,
-        )
+        new_learner()

@@ -55,16 +55,20 @@ def with_adapters(model: PreTrainedModel, lora: LoraConfig = LORA, *, seed: int 
     return model
 
 
-def trained(family: str = "qwen3", *, num_layers: int = 2, dtype: torch.dtype = torch.float32) -> TorchLearner:
-    """A learner whose adapters have moved."""
-    model = with_adapters(small_model(family, num_layers=num_layers).to(dtype))
-    learner = learner_of(
-        model,
+def untrained(family: str = "qwen3", *, num_layers: int = 2, dtype: torch.dtype = torch.float32) -> TorchLearner:
+    """A learner of adapters."""
+    return learner_of(
+        with_adapters(small_model(family, num_layers=num_layers).to(dtype)),
         engine=EngineConfig(lora=LORA, dtype=str(dtype).removeprefix("torch.")),
         learning_rate=1e-2,
         warmup_updates=3,
         schedule="cosine",
     )
+
+
+def trained(family: str = "qwen3", *, num_layers: int = 2, dtype: torch.dtype = torch.float32) -> TorchLearner:
+    """A learner whose adapters have moved."""
+    learner = untrained(family, num_layers=num_layers, dtype=dtype)
     run(learner, [rows_of(model=small_model(family, num_layers=num_layers))] * 3)
     return learner
 
@@ -220,14 +224,7 @@ def test_training_goes_on_bit_for_bit_after_a_restart(dtype: torch.dtype) -> Non
     first = trained(dtype=dtype)
     saved = {name: value.clone() for name, value in optimizer_tensors(first).items()}
     assert {name.partition(".")[0] for name in saved} >= {"trained", "exp_avg", "exp_avg_sq", "step"}
-    model = with_adapters(small_model(num_layers=2).to(dtype))
-    second = learner_of(
-        model,
-        engine=EngineConfig(lora=LORA, dtype=str(dtype).removeprefix("torch.")),
-        learning_rate=1e-2,
-        warmup_updates=3,
-        schedule="cosine",
-    )
+    second = untrained(dtype=dtype)
     second.load_optimizer_tensors(saved, num_updates=3)
     assert second.fingerprint().digest == first.fingerprint().digest
     assert scored(second, requests()) == scored(first, requests())

@@ -102,28 +102,28 @@ def objective_values(
     with errors_of(owner):
         surrogate = objective.surrogate(rows, logprob_BT, update=update)
         check_surrogate(surrogate, rows, logprob_BT, owner)
-    value_B, weight_B = surrogate.value_B, row_weight_B.to(logprob_BT.dtype)
+    value_B, row_weight_B = surrogate.value_B, row_weight_B.to(logprob_BT.dtype)
     correction_B, kl_B = torch.ones_like(rows.advantage_B), torch.zeros_like(rows.advantage_B)
     if rows.correction_BT is not None:
         correction_B = masked_mean(rows.correction_BT, rows.mask_BT)
         value_B = value_B * correction_B if objective.correction_level == "sequence" else value_B
-    own_B = value_B * weight_B
+    own_B = value_B * row_weight_B
     if objective.kl_coef > 0:
         assert reference_logprob_BT is not None, "a KL term needs the reference's log-probabilities"
         kl_BT = kl_to_reference(logprob_BT, reference_logprob_BT) * rows.mask_BT
         kl_B = masked_mean(kl_BT, rows.mask_BT)
-        own_B = _with_kl(objective, value_B, weight_B, kl_BT, kl_B, num_own_tokens)
+        own_B = _with_kl(objective, value_B, row_weight_B, kl_BT, kl_B, num_own_tokens)
     if objective.entropy_coef > 0:
         assert entropy_BT is not None, "an entropy bonus needs entropies"
         own_B = own_B + objective.entropy_coef * entropy_BT.sum(dim=1) / max(num_own_tokens, 1)
-    objective_B = torch.where(rows.is_foreign_B, value_B * weight_B, own_B)
+    objective_B = torch.where(rows.is_foreign_B, value_B * row_weight_B, own_B)
     return objective_B, {**surrogate.columns, "kl": kl_B, "correction": correction_B}
 
 
 def _with_kl(
-    objective: Objective, value_B: Tensor, weight_B: Tensor, kl_BT: Tensor, kl_B: Tensor, num_own_tokens: int
+    objective: Objective, value_B: Tensor, row_weight_B: Tensor, kl_BT: Tensor, kl_B: Tensor, num_own_tokens: int
 ) -> Tensor:
     """Weighed values of own rows, minus each row's part of the KL term according to `kl_aggregation`."""
     if objective.kl_aggregation == "own_tokens":
-        return value_B * weight_B - objective.kl_coef * kl_BT.sum(dim=1) / max(num_own_tokens, 1)
-    return (value_B - objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)) * weight_B
+        return value_B * row_weight_B - objective.kl_coef * kl_BT.sum(dim=1) / max(num_own_tokens, 1)
+    return (value_B - objective.kl_coef * (kl_BT.sum(dim=1) if objective.is_token_level else kl_B)) * row_weight_B

@@ -15,13 +15,13 @@ from flows.planning.plans import Plan, check_contents, initial_models, load_benc
 from flows.runs.verifier import check_golds, verifier_pool
 from flows.service.gpu_locks import gpu_locks
 from hacpo_core.config import AUTO, ExperimentConfig
-from hacpo_core.config.counts import train_set_counts
+from hacpo_core.config.counts import longest_sequence, train_set_counts
 from hacpo_core.config.problems import SHIPPED_REWARDS
 from hacpo_core.config.threads import num_threads, usable_cores
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.data.training import load_training
 from hacpo_core.engines.learning.allocator import use_expandable_segments
-from hacpo_core.engines.models.loading import check_device
+from hacpo_core.engines.models.loading import check_device, check_lengths
 from hacpo_core.errors import DataError, StoreError, first_line
 from hacpo_core.evaluation.prompts import check_prompts
 from hacpo_core.experiment import Experiment
@@ -66,9 +66,11 @@ def open_experiment(
             use_expandable_segments(config.engine)  # before a warm-up starts CUDA
             check_device(config.engine.device)
         _remove_leftovers(plan.root)
-        initial = {
-            name: model.make(progress=(progress or {}).get(name)) for name, model in initial_models(config).items()
-        }
+        models, longest_prompt = initial_models(config), config.rollout.max_prompt_tokens
+        for name, model in models.items():  # before any warm-up
+            longest_response = longest_sequence(config) - longest_prompt
+            check_lengths(model.make_base(), prompt=longest_prompt, response=longest_response, agent=name)
+        initial = {name: model.make(progress=(progress or {}).get(name)) for name, model in models.items()}
         check_space(config, {name: folder_shape(folder) for name, folder in initial.items()}, plan.root)
         with closing(placement_of(config, plan.root, initial)) as placement:
             store = StepStore(plan.root)

@@ -39,7 +39,6 @@ from hacpo_core.engines.learning.replay import UpdateTrace, this_setup
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.engines.models.loading import (
-    check_lengths,
     check_vocabulary,
     load_model,
     use_deterministic_kernels,
@@ -125,7 +124,6 @@ class Agent:
             raise ModelError(f"pair.agents.{name}: {error}") from error
 
         check_vocabulary(self.model, self.tokens.tokenizer, agent=name)
-        check_lengths(self.model, longest_sequence(config), agent=name)
         self._is_known_V = np.ones(self.model.config.get_text_config().vocab_size, dtype=bool)
         self._is_known_V[tokens.unknown_ids(len(self._is_known_V))] = False
         reference: PreTrainedModel | ScoringHead | None = None

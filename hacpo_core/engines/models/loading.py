@@ -204,11 +204,7 @@ class LengthLimits:
 
 def length_limits(folder: Path) -> LengthLimits:
     """Limits of the model in a folder, whose weights are not read."""
-    return _limits_of(AutoConfig.from_pretrained(folder, trust_remote_code=False))
-
-
-def _limits_of(config: Any) -> LengthLimits:
-    text = config.get_text_config()
+    text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
     positions: int | None = getattr(text, "max_position_embeddings", None)
     changing = [
         first
@@ -223,26 +219,22 @@ SEQUENCE_FIELDS = "rollout.max_prompt_tokens, rollout.max_response_tokens and th
 """fields that limit the length of sequences"""
 
 
-def check_lengths(model: PreTrainedModel, longest: int, *, agent: str) -> None:
+def check_lengths(folder: Path, *, prompt: int, response: int, agent: str) -> None:
     """Check that the longest prompt plus response fits the model's positions; only log a warning if it may work.
 
     Args:
-        model: whose positions they are.
-        longest: prompt and response, in tokens.
+        folder: of the model whose positions they are.
+        prompt, response: largest numbers of tokens.
         agent: its name.
 
     Raises:
         ConfigError: sequences may be longer than the hard limit of `LengthLimits`.
     """
-    limits = _limits_of(model.config)
-    if limits.hard is not None and longest > limits.hard:
+    limits, text = length_limits(folder), f"a prompt may have {prompt} tokens and a response {response}"
+    if limits.hard is not None and prompt + response > limits.hard:
         raise ConfigError(
-            f"pair.agents.{agent}: prompt and response may have {longest} tokens together, but the model has learned "
-            f"{limits.hard} positions, or its rotary embeddings change there; lower {SEQUENCE_FIELDS}, or use another "
-            "model"
+            f"pair.agents.{agent}: {text}, but the model has learned {limits.hard} positions, or its rotary embeddings "
+            f"change there; lower {SEQUENCE_FIELDS}, or use another model"
         )
-    if limits.positions is not None and longest > limits.positions:
-        _log.warning(
-            "%s: prompt and response may have %d tokens, but the model has %d positions; lower %s",
-            *(agent, longest, limits.positions, SEQUENCE_FIELDS),
-        )
+    if limits.positions is not None and prompt + response > limits.positions:
+        _log.warning("%s: %s, but the model has %d positions; lower %s", agent, text, limits.positions, SEQUENCE_FIELDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,7 @@ from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
-    GPT2LMHeadModel,
     LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
 )
 
@@ -134,6 +133,7 @@ def test_eos_ids_are_gathered_from_tokenizer_and_both_configurations(folder: Pat
 
 
 _CODE = """
+from contextlib import nullcontext
 from pathlib import Path
 from transformers import PretrainedConfig, PreTrainedModel
 Path({sentinel!r}).write_text("executed")
@@ -176,14 +176,12 @@ def test_device_that_this_machine_lacks_is_named_before_anything_is_loaded(
     check_device("cuda")
 
 
-def test_learned_positions_are_a_limit_whose_fields_are_named() -> None:
-    sizes = {"vocab_size": 11, "n_embd": 16, "n_layer": 1, "n_head": 1}
-    model = GPT2LMHeadModel(GPT2Config(**sizes, n_positions=64))
-    check_lengths(model, 64, agent="qwen")
-    with pytest.raises(
-        ConfigError, match="may have 65 tokens together, but the model has learned 64 positions, or .*; lower rollout"
-    ):
-        check_lengths(model, 65, agent="qwen")
+def test_learned_positions_are_a_limit_whose_fields_are_named(tmp_path: Path) -> None:
+    GPT2Config(n_positions=64).save_pretrained(tmp_path)
+    check_lengths(tmp_path, prompt=44, response=20, agent="qwen")
+    message = "may have 44 tokens and a response 21, but the model has learned 64 positions, or .*; lower rollout"
+    with pytest.raises(ConfigError, match=message):
+        check_lengths(tmp_path, prompt=44, response=21, agent="qwen")
 
 
 NOISY: dict[str, dict[str, Any]] = {
@@ -328,8 +326,9 @@ def test_fingerprint_is_of_every_file_and_tensor_and_not_of_the_place(folder: Pa
         assert model_fingerprint(folder) != before, name
 
 
-def test_rotation_that_changes_within_the_longest_sequence_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 16}
+def test_rotation_that_changes_within_the_longest_sequence_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     dynamic = {"rope_type": "dynamic", "factor": 2.0}
     longrope = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "factor": 2.0}
     for rotation, longest, is_refused in (
@@ -340,11 +339,8 @@ def test_rotation_that_changes_within_the_longest_sequence_is_refused(caplog: py
         ({"rope_type": "linear", "factor": 2.0}, 65, False),
     ):
         rope = rotation | {"rope_theta": 1e4}
-        config = LlamaConfig(**sizes, num_attention_heads=1, max_position_embeddings=64, rope_parameters=rope)
-        model = LlamaForCausalLM(config)
-        if is_refused:
-            with pytest.raises(ConfigError, match=f"may have {longest} tokens .* or its rotary embeddings change"):
-                check_lengths(model, longest, agent="qwen")
-        else:
-            check_lengths(model, longest, agent="qwen")
-    assert "may have 65 tokens, but the model has 64" in caplog.text
+        LlamaConfig(head_dim=16, max_position_embeddings=64, rope_parameters=rope).save_pretrained(tmp_path)
+        refused = pytest.raises(ConfigError, match=f"a response {longest - 9}, .* or its rotary embeddings change")
+        with refused if is_refused else nullcontext():
+            check_lengths(tmp_path, prompt=9, response=longest - 9, agent="qwen")
+    assert "a response 56, but the model has 64" in caplog.text

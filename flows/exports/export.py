@@ -143,7 +143,7 @@ def _front_matter(plan: Plan, agent: str) -> str:
 
 
 def _start_of(agent: AgentConfig) -> str:
-    warm_up_note = ", after a supervised warm-up" if agent.warm_up is not None else ""
+    warm_up_note = " after a supervised warm-up" if agent.warm_up is not None else ""
     model = f"a tiny {agent.tiny.family} model made by hacpo" if agent.tiny is not None else f"`{agent.path}`"
     return f"{model}{warm_up_note}"
 

@@ -160,11 +160,12 @@ def _with_templates(config: ExperimentConfig) -> ExperimentConfig:
     agents = dict(config.pair.agents)
     for name, agent in agents.items():
         if agent.chat_template is not None and "{" not in agent.chat_template:
+            file = Path(agent.chat_template).absolute()
             try:
-                template = Path(agent.chat_template).read_text(encoding="utf-8")
+                template = file.read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
                 raise ConfigError(
-                    f"pair.agents.{name}.chat_template: {agent.chat_template} cannot be read ({first_line(error)}); "
+                    f"pair.agents.{name}.chat_template: {file} cannot be read ({first_line(error)}); "
                     "set it to a Jinja template, or to a file that holds one"
                 ) from error
             agents[name] = replace(agent, chat_template=template)

@@ -41,7 +41,7 @@ def read_declaration(
 ) -> DictConfig:
     """Read a declaration; with `extends: <name>` its fields override those of another declaration of its kind.
 
-    YAML files that it names are looked for beside it, then in the working directory.
+    Files and models that it names are looked for beside it, then in the working directory.
 
     Args:
         kind: key of `DECLARATION_FOLDERS`.
@@ -58,7 +58,9 @@ def read_declaration(
         path = files("experiments") / DECLARATION_FOLDERS[kind] / f"{name}.yaml"
     if not path.is_file():
         if is_file_name(name):
-            hint = did_you_mean(path.stem, [file.stem for file in path.parent.glob("*.y*ml")]) or "correct the path"
+            hint = did_you_mean(path.stem, [file.stem for file in path.parent.glob("*.y*ml")]) or (
+                "correct the path, which is looked for beside the file that names it, then in the working directory"
+            )
             raise ConfigError(f"{field or kind}: there is no file {path.absolute()}; {hint}")
         names = [*own, *available(kind)]
         hint = did_you_mean(name, names)
@@ -131,16 +133,21 @@ def file_stem(name: str) -> str:
 
 
 def with_paths_beside(value: Any, folder: Path) -> Any:
-    """The value with each relative path of a YAML file that exists in `folder` replaced by its path there.
+    """The value with each relative path that exists in `folder` replaced by its path there.
+
+    Paths are YAML files, Jinja templates and the models under `path`.
 
     Args:
         value: a text, or a list or mapping of such values; other values are returned as they are.
         folder: of the file that the value comes from.
     """
     if isinstance(value, dict):
-        return {key: with_paths_beside(item, folder) for key, item in value.items()}
+        is_model = value.get("path") and (folder / str(value["path"])).exists()
+        beside = {"path": str(folder / value["path"])} if is_model else {}
+        return {key: with_paths_beside(item, folder) for key, item in value.items()} | beside
     if isinstance(value, list):
         return [with_paths_beside(item, folder) for item in value]
-    if isinstance(value, str) and is_file_name(value) and (folder / value).is_file():
+    is_path = isinstance(value, str) and (is_file_name(value) or value.endswith(".jinja"))
+    if is_path and (folder / value).is_file():
         return str(folder / value)
     return value

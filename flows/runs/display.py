@@ -51,7 +51,7 @@ class Bars:
         self._bars[name].update(position - self._bars[name].n)
         if self._bars[name].disable and time.monotonic() - self._told_at[name] >= LINE_EVERY_S:
             self._told_at[name] = time.monotonic()
-            self.tell(f"{name}: {position}/{total}, {note}")
+            self.tell(f"{name}: {position}/{total}{note and f', {note}'}")
 
     def finish(self, name: str, outcome: str) -> None:
         """Remove a bar, if it has appeared, and print how its work ended."""

@@ -121,8 +121,14 @@ def test_one_benchmark_file_may_be_named_in_two_ways(tmp_path: Path, monkeypatch
 def test_files_that_a_pair_names_are_looked_for_beside_it(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("file: p.jsonl\ntemplate: '{problem}'", encoding="utf-8")
     pair = tmp_path / "pair.yaml"
-    pair.write_text("extends: tiny\ndata: {train: [mine.yaml]}\nevaluate: {final: [mine.yaml]}", encoding="utf-8")
+    (tmp_path / "mine.jinja").write_text("{{ messages }}", encoding="utf-8")
+    (tmp_path / "model").mkdir()
+    agents = "{one: {path: model, chat_template: mine.jinja}, two: {path: elsewhere}}"
+    names = f"pair: {{agents: {agents}}}\ndata: {{train: [mine.yaml]}}\nevaluate: {{final: [mine.yaml]}}"
+    pair.write_text(names, encoding="utf-8")
     config = compose(str(pair), "hacpo")
+    one, two = config.pair.agents.values()
+    assert (one.path, one.chat_template, two.path) == (str(tmp_path / "model"), "{{ messages }}", "elsewhere")
     assert (config.data.sets["mine"].file, config.evaluate.benchmarks["mine"].file) == ("p.jsonl", "p.jsonl")
 
 
@@ -140,7 +146,7 @@ def test_chat_template_is_read_from_a_file_and_is_part_of_the_id(tmp_path: Path)
     assert config.pair.agents["qwen-tiny"].chat_template == template
     file.write_text(template + " ", encoding="utf-8")
     assert experiment_id(compose("tiny", "gspo", overrides=words), {}) != experiment_id(config, {})
-    with pytest.raises(ConfigError, match=r"qwen-tiny.chat_template: no/such.jinja cannot be read .*a file that holds"):
+    with pytest.raises(ConfigError, match=r"chat_template: /.*no/such.jinja cannot be read .*a file that holds"):
         compose("tiny", "gspo", overrides=["pair.agents.qwen-tiny.chat_template=no/such.jinja"])
 
 

@@ -45,7 +45,7 @@ def find_model(path: str, *, agent: str) -> Path:
     if place.is_file():
         raise ModelError(f"{field}: {path} is a file, expected a model folder or a .gguf file; {remedy}")
     if not is_hub_name(path):
-        raise ModelError(f"{field}: {path} is not a folder; {remedy}")
+        raise ModelError(f"{field}: {place.absolute()} is not a folder; {remedy}")
     try:
         return _downloaded(path)
     except (OSError, ValueError) as error:  # no connection, or an invalid hub name such as `../model`

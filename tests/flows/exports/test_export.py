@@ -156,7 +156,7 @@ def test_card_names_base_models_of_the_hub_alone(trained: Plan) -> None:
         qwen = replace(config.pair.agents["qwen"], tiny=None, path=path)
         single = replace(trained, config=replace(config, pair=replace(config.pair, agents={"qwen": qwen})))
         cards[path] = model_card(single, "qwen", model)
-        assert f"It started from `{path}`, after a supervised warm-up and was trained" in cards[path]
+        assert f"It started from `{path}` after a supervised warm-up and was trained" in cards[path]
         assert "alone. Prompts" in cards[path]
     front = [yaml.safe_load(card.split("---\n")[1]).get("base_model") for card in cards.values()]
     assert front == ["Qwen/Qwen3-1.7B-Base", None]

@@ -66,10 +66,9 @@ def open_experiment(
             use_expandable_segments(config.engine)  # before a warm-up starts CUDA
             check_device(config.engine.device)
         _remove_leftovers(plan.root)
-        models, longest_prompt = initial_models(config), config.rollout.max_prompt_tokens
+        models, prompt = initial_models(config), config.rollout.max_prompt_tokens
         for name, model in models.items():  # before any warm-up
-            longest_response = longest_sequence(config) - longest_prompt
-            check_lengths(model.make_base(), prompt=longest_prompt, response=longest_response, agent=name)
+            check_lengths(model.make_base(), prompt=prompt, response=longest_sequence(config) - prompt, agent=name)
         initial = {name: model.make(progress=(progress or {}).get(name)) for name, model in models.items()}
         check_space(config, {name: folder_shape(folder) for name, folder in initial.items()}, plan.root)
         with closing(placement_of(config, plan.root, initial)) as placement:

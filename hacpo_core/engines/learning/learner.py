@@ -158,7 +158,7 @@ class BaseLearner(ABC):
             planned_updates: the updates that the schedule of the learning rate has for this step; None: as many as are
                 made, after those of the earlier steps.
             scores_own: the old log-probabilities of own rows are the learner's: of the first mini-batch from the
-                passes that train it, of the others from passes before the first update.
+                passes that train it, in which they are alone, of the others from passes before the first update.
             objective_state: of the previous step; None: {}.
 
         Raises:

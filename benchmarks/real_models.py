@@ -143,6 +143,7 @@ def evaluation(num_problems: int) -> list[dict[str, Any]]:
         words = [
             f"runtime.runs_dir={folder}",
             "tracking.enabled=false",
+            "checkpoint.keep=1",
             f"engine.num_threads={torch.get_num_threads()}",
             "rollout.batch_size=256",
         ]

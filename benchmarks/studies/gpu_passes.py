@@ -5,6 +5,7 @@ operations per weight and response token (two for a forward pass alone), and nei
 
 Usage: python -m benchmarks.studies.gpu_passes [--size 0.5b] [--rounds 3] [--problems 16] [--response 100 300]
                                                [--ways "update, compiled"] [--engine JSON]
+                                               [--new-rows] [--without-cudnn]
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +31,6 @@ HAS_GPU = torch.cuda.is_available()
 DEVICE, DTYPE = ("cuda", "bfloat16") if HAS_GPU else ("cpu", "float32")
 PROMPT = 150 if HAS_GPU else 12
 """tokens"""
-"""as in the hardware files"""
 FORWARD, BACKWARD, UPDATE = "forward", "forward and backward", "update"
 COMPILED = "update, compiled"
 WAYS: dict[str, dict[str, Any]] = {
@@ -46,14 +46,14 @@ WAYS: dict[str, dict[str, Any]] = {
 """fields of the engine that each way changes"""
 
 
-def measure(work: Callable[[], object], rounds: int) -> dict[str, float]:
-    """Median seconds after an uncounted first call, and the peak of torch's memory, GiB (0 on the CPU)."""
+def measure(work: Callable[[Minibatch], object], rounds: Sequence[Minibatch]) -> dict[str, float]:
+    """Median seconds after an uncounted first round, and the peak of torch's memory, GiB (0 on the CPU)."""
     seconds = []
-    for _ in range(rounds + 1):
+    for rows in rounds:
         if HAS_GPU:
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        work()
+        work(rows)
         if HAS_GPU:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
@@ -75,16 +75,16 @@ def learner_of(size: str, changes: dict[str, Any]) -> TorchLearner:
     )
 
 
-def measure_way(way: str, size: str, rows: Minibatch, changes: dict[str, Any], rounds: int) -> dict[str, Any]:
+def measure_way(way: str, size: str, rounds: Sequence[Minibatch], changes: dict[str, Any]) -> dict[str, Any]:
     """`measure` of a key of WAYS, with rates; `changes` are further fields of the engine."""
     learner = learner_of(size, changes | WAYS[way])
     learner.model.train()  # layers are recomputed in training mode only
-    works: dict[str, Callable[[], object]] = {
-        FORWARD: lambda: learner.logprobs(rows.tokens),
-        BACKWARD: lambda: learner.passes(rows, OBJECTIVE, 0),
+    works: dict[str, Callable[[Minibatch], object]] = {
+        FORWARD: lambda rows: learner.logprobs(rows.tokens),
+        BACKWARD: lambda rows: learner.passes(rows, OBJECTIVE, 0),
     }
-    found = measure(works.get(way, lambda: learner.update([rows], OBJECTIVE)), rounds)
-    rate = rows.num_tokens / found["seconds"]
+    found = measure(works.get(way, lambda rows: learner.update([rows], OBJECTIVE)), rounds)
+    rate = statistics.mean(rows.num_tokens for rows in rounds[1:]) / found["seconds"]
     weights = sum(parameter.numel() for parameter in learner.model.parameters())
     tflops = (2 if way == FORWARD else 6) * weights * rate / 1e12
     return {"way": way, **found, "response_tokens_per_s": rate, "tflop_per_s": tflops}
@@ -99,15 +99,21 @@ def main() -> None:
     parser.add_argument("--response", type=int, nargs=2, default=(100, 300) if HAS_GPU else (10, 20), help="lengths")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=[way for way in WAYS if way != COMPILED])
     parser.add_argument("--engine", type=json.loads, default={}, help="further fields of the engine, a JSON object")
+    parser.add_argument("--new-rows", action="store_true", help="of other lengths in each round, as in a training")
+    parser.add_argument("--without-cudnn", action="store_true", help="another kernel for attention")
     arguments = parser.parse_args()
     if not HAS_GPU:
         torch.set_num_threads(1)
+    if arguments.without_cudnn:
+        torch.backends.cuda.enable_cudnn_sdp(False)
     size, changes = arguments.size, arguments.engine
     low, high = arguments.response
-    rows = rows_of(Shape(SIZES[size]["vocab_size"], 0, 0, arguments.problems, PROMPT, (low, high)))
-    title = {"size": size, "rows": len(rows), "response_tokens": rows.num_tokens, **changes}
+    shape = Shape(SIZES[size]["vocab_size"], 0, 0, arguments.problems, PROMPT, (low, high))
+    rounds = [rows_of(shape, seed if arguments.new_rows else 0) for seed in range(arguments.rounds + 1)]
+    title = {"size": size, "rows": len(rounds[0]), "response_tokens": rounds[0].num_tokens, **changes}
+    title |= {name: True for name in ("new_rows", "without_cudnn") if getattr(arguments, name)}
     for way in arguments.ways:
-        print(json.dumps(title | measure_way(way, size, rows, changes, arguments.rounds)), flush=True)
+        print(json.dumps(title | measure_way(way, size, rounds, changes)), flush=True)
         gc.collect()
 
 

@@ -43,13 +43,13 @@ part() { # name, limit in seconds, command: runs it within what is left of the w
 trial="$python -m benchmarks.studies.gpu_trial"
 # shellcheck disable=SC2086
 {
-    part passes 70 "$python" -m benchmarks.studies.gpu_passes
-    part compiled 60 "$python" -m benchmarks.studies.gpu_passes --ways "update, compiled"
-    part new_rows 40 "$python" -m benchmarks.studies.gpu_passes --ways update --new-rows --rounds 10
-    part new_rows_without_cudnn 40 "$python" -m benchmarks.studies.gpu_passes --ways update --new-rows --rounds 10 \
+    part passes 60 "$python" -m benchmarks.studies.gpu_passes
+    part compiled 50 "$python" -m benchmarks.studies.gpu_passes --ways "update, compiled"
+    part new_rows 25 "$python" -m benchmarks.studies.gpu_passes --ways update --new-rows --rounds 10
+    part new_rows_without_cudnn 25 "$python" -m benchmarks.studies.gpu_passes --ways update --new-rows --rounds 10 \
         --without-cudnn
-    part profile 50 "$python" -m benchmarks.studies.update_profile --of update
-    part doctor 150 $trial doctor "$hardware" ${WORDS:-}
+    part profile 40 "$python" -m benchmarks.studies.update_profile --of update
+    part doctor 130 $trial doctor "$hardware" ${WORDS:-}
     part memory 50 $trial memory "$hardware" ${WORDS:-}
     part replay 80 $trial replay "$hardware" ${WORDS:-}
     part pair 100 $trial pair "$hardware" ${WORDS:-}

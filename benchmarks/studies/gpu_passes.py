@@ -84,10 +84,11 @@ def measure_way(way: str, size: str, rounds: Sequence[Minibatch], changes: dict[
         BACKWARD: lambda rows: learner.passes(rows, OBJECTIVE, 0),
     }
     found = measure(works.get(way, lambda rows: learner.update([rows], OBJECTIVE)), rounds)
-    rate = statistics.mean(rows.num_tokens for rows in rounds[1:]) / found["seconds"]
+    num_tokens = statistics.mean(rows.num_tokens for rows in rounds[1:])
+    rate = num_tokens / found["seconds"]
     weights = sum(parameter.numel() for parameter in learner.model.parameters())
     tflops = (2 if way == FORWARD else 6) * weights * rate / 1e12
-    return {"way": way, **found, "response_tokens_per_s": rate, "tflop_per_s": tflops}
+    return {"way": way, "response_tokens": num_tokens, **found, "response_tokens_per_s": rate, "tflop_per_s": tflops}
 
 
 def main() -> None:
@@ -110,7 +111,7 @@ def main() -> None:
     low, high = arguments.response
     shape = Shape(SIZES[size]["vocab_size"], 0, 0, arguments.problems, PROMPT, (low, high))
     rounds = [rows_of(shape, seed if arguments.new_rows else 0) for seed in range(arguments.rounds + 1)]
-    title = {"size": size, "rows": len(rounds[0]), "response_tokens": rounds[0].num_tokens, **changes}
+    title = {"size": size, "rows": len(rounds[0]), **changes}
     title |= {name: True for name in ("new_rows", "without_cudnn") if getattr(arguments, name)}
     for way in arguments.ways:
         print(json.dumps(title | measure_way(way, size, rounds, changes)), flush=True)

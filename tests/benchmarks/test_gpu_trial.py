@@ -38,15 +38,17 @@ def values(lines: list[str], part: str) -> list[dict[str, object]]:
 @pytest.mark.slow
 @pytest.mark.system
 def test_parts_run_in_order_and_append_their_results(tmp_path: Path) -> None:
-    lines = trial(tmp_path, PARTS="doctor passes replay", WORDS="train.num_steps=3")
+    lines = trial(tmp_path, PARTS="doctor passes new_rows replay", WORDS="train.num_steps=3")
     names = [line.split(",")[0] for line in lines if line.startswith("=== ") and ", cpu, " in line]
-    assert names == ["=== passes", "=== doctor", "=== replay"]
+    assert names == ["=== passes", "=== new_rows", "=== doctor", "=== replay"]
     *_, gpu, step = values(lines, "doctor")
     assert gpu["detail"] == "none; --hardware cpu works"
     assert str(step["step"]).startswith("samples and trains on cpu")
     ways = values(lines, "passes")
     assert [each["way"] for each in ways[:4]] == ["forward", "forward and backward", "update", "update, padded rows"]
     assert len(ways) == 7
+    (new,) = values(lines, "new_rows")
+    assert new["response_tokens"] != ways[0]["response_tokens"], "rows of other lengths"
     *_, first, second, written = values(lines, "replay")
     for found in (first, second):
         assert (found["replays"], found["distances"]) == (["exact"] * 3, [0.0] * 3)
@@ -55,7 +57,7 @@ def test_parts_run_in_order_and_append_their_results(tmp_path: Path) -> None:
 
 def test_time_limits_of_the_parts_add_up_to_ten_minutes_and_none_outlives_the_whole(tmp_path: Path) -> None:
     limits = [int(limit) for limit in re.findall(r"^ +part \w+ (\d+) ", SCRIPT.read_text(encoding="utf-8"), re.M)]
-    assert len(limits) == 8
+    assert len(limits) == 10
     assert sum(limits) <= 600
     lines = trial(tmp_path, PARTS="doctor pair", TOTAL_S="0")
     assert lines[:2] == ["=== doctor: no time left", "=== pair: no time left"]

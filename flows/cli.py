@@ -104,8 +104,8 @@ def main() -> None:
     terminal.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # responses may contain characters that the terminal cannot encode
-        sys.stdout.reconfigure(errors="backslashreplace")
+        # responses may contain characters that the terminal cannot encode; a pipe gets each line at once, too
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         try:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does

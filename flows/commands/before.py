@@ -67,7 +67,7 @@ def prefetch(pair: Pair, overrides: Overrides = None) -> None:
 
 
 def _tell_place(name: str, find: Callable[[], Path | None]) -> None:
-    print(f"{name}  {find()}", flush=True)
+    print(f"{name}  {find()}")
 
 
 def probe(
@@ -94,9 +94,7 @@ def probe(
     from flows.probe.measure import probe as measure
     from flows.probe.report import ProbeReport
 
-    measurements = measure(
-        probe_plan, num_problems=problems, tell=lambda text: print(text, file=sys.stderr, flush=True)
-    )
+    measurements = measure(probe_plan, num_problems=problems, tell=lambda text: print(text, file=sys.stderr))
     cost = probe_cost(probe_plan.config, measurements)
     report = ProbeReport(
         probe_plan, hardware, measurements, cost, probe_findings(probe_plan.config, measurements, cost)
@@ -123,6 +121,6 @@ def doctor(
     findings = []
     for finding in examine(runs_dir, hardware, overrides or []):
         findings.append(finding)
-        print(f"{'ok ' if finding.is_ok else 'NO '} {finding.subject:<14} {finding.detail}", flush=True)
+        print(f"{'ok ' if finding.is_ok else 'NO '} {finding.subject:<14} {finding.detail}")
     if any(not finding.is_ok and finding.is_required for finding in findings):
         raise typer.Exit(EXIT_RUN)

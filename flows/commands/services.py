@@ -22,7 +22,7 @@ def worker(
     from flows.service.worker import default_slots, find_worker, run_worker
 
     number = slots or default_slots()
-    print(f"worker of {home_of(runs_dir).parent}: {number} at a time; Ctrl-C stops all", flush=True)
+    print(f"worker of {home_of(runs_dir).parent}: {number} at a time; Ctrl-C stops all")
     if not run_worker(runs_dir, num_slots=number):
         running = find_worker(runs_dir)
         print(f"already running{f' (process {running.pid})' if running is not None else ''}; nothing to do")

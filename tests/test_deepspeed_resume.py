@@ -23,7 +23,6 @@ def words(stage: int) -> tuple[str, ...]:
     return "engine.learner=deepspeed", f"engine.deepspeed.stage={stage}"
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_experiment_that_is_broken_off_and_resumed_is_the_undisturbed_one_to_the_bit(
     small_plan: Callable[..., Plan], tmp_path: Path, stage: int
@@ -36,7 +35,6 @@ def test_experiment_that_is_broken_off_and_resumed_is_the_undisturbed_one_to_the
     assert len(accuracy) > 2
 
 
-@pytest.mark.system
 def test_update_that_fails_midway_is_repeated_by_a_fresh_engine(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

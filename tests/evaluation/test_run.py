@@ -229,7 +229,6 @@ def test_experiment_is_evaluated_before_on_the_way_and_after(small_plan: Callabl
     assert steps == {"dev": [0, 2, 4], "test": [0, 4]}
 
 
-@pytest.mark.slow
 def test_trained_agents_are_evaluated_after_any_step_on_any_benchmark(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

@@ -61,9 +61,6 @@ def scored(*rollouts: Rollout, max_response_tokens: int = 0) -> ScoredStep:
     return ScoredStep(1, problems, {"a": responses_of(rollouts)}, 0, max_response_tokens)
 
 
-# --- advantages ---
-
-
 def test_leave_one_out_leaves_unscored_out_and_gives_a_lone_response_nothing() -> None:
     step = scored(rollout("p", 0, 1.0), rollout("p", 1, 0.0), rollout("p", 2, None), rollout("q", 0, 1.0))
     estimate, state = LeaveOneOut().estimate(step, {})
@@ -108,9 +105,6 @@ def test_overlong_penalty_grows_linearly_in_the_last_part_of_the_limit() -> None
     shaped = GroupEstimator(overlong_share=0.2, overlong_penalty=0.5).shape(step)
     assert shaped["a"].tolist() == [1.0, 1.0, 0.75, 0.5]
     assert GroupEstimator().shape(step) == {}
-
-
-# --- objectives ---
 
 
 def surrogate(objective: Objective, log_ratios: list[list[float]], advantages: list[float]) -> tuple[Surrogate, Tensor]:

@@ -26,8 +26,6 @@ from hacpo_core.records import RowKey
 from hacpo_core.store.steps import StepStore
 from tests.methods.test_partners import scored
 
-# --- difficulty ---
-
 
 def test_right_answer_to_a_hard_problem_weighs_more_and_a_wrong_one_less() -> None:
     reward_PAG = torch.tensor([[[1.0, 0.0, 0.0, 0.0]], [[1.0, 1.0, 1.0, 0.0]]], dtype=torch.float64)
@@ -89,9 +87,6 @@ def test_anchor_is_the_learners_own_and_others_rows_keep_their_weight() -> None:
     assert everything.figures["a"]["difficulty/anchor"] == 0.25
 
 
-# --- the network ---
-
-
 def test_gradient_of_the_network_is_that_of_autograd() -> None:
     draw = np.random.default_rng(1)
     context_NC = draw.normal(size=(5, 3))
@@ -126,9 +121,6 @@ def test_running_statistics_are_those_of_all_rows() -> None:
         parameters = gain_network.add_rows(parameters, part)
     assert parameters["mean_C"] == pytest.approx(rows_NC.mean(axis=0))
     assert np.sqrt(parameters["square_C"] / parameters["count"]) == pytest.approx(rows_NC.std(axis=0))
-
-
-# --- the bandit ---
 
 
 def test_best_arms_are_taken_and_any_by_chance() -> None:

@@ -60,9 +60,6 @@ def advantages(estimator: GroupEstimator, step: ScoredStep, learner: str, source
     return found
 
 
-# --- ILR ---
-
-
 def tensor(values: object) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
@@ -183,9 +180,6 @@ def test_agents_train_on_all_own_rows_and_on_right_rows_of_the_partner(
     assert (taken.raw_reward == 1).all()
     per_problem = right.groupby("problem_id").size()
     assert taken.groupby("problem_id").size().to_dict() == per_problem.clip(upper=most).to_dict()
-
-
-# --- LUFFY's objective ---
 
 
 def test_peers_row_is_weighed_by_a_shaped_probability_and_own_rows_are_grpos() -> None:

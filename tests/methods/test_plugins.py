@@ -309,7 +309,6 @@ def test_part_that_returns_nonsense_is_refused_in_one_sentence(
     assert not failures
 
 
-@pytest.mark.slow
 def test_weight_of_an_estimator_moves_every_objective(small_plan: Callable[..., Plan], tmp_path: Any) -> None:
     for name in ("grpo", "cispo", "sapo", "gmpo", "gspo"):
         norms = []

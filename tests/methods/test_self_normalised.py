@@ -135,9 +135,6 @@ def test_centers_of_a_users_class_are_checked() -> None:
         checked_log_centers(Careless(), dict, {})
 
 
-# --- in an experiment ---
-
-
 def test_method_needs_shared_rollouts_and_fields_that_do_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"method.objective.name: got self_normalised, .* set method.shares_rollouts"):
         compose("tiny", "gspo", overrides=["method.objective.name=self_normalised"])

@@ -35,7 +35,6 @@ def verdicts(rows: list[dict[str, Any]]) -> list[Verdict]:
         return pool.verify([row["completion"] for row in rows], [row["answer"] for row in rows])
 
 
-@pytest.mark.system
 def test_verdicts_agree_with_the_labels_of_real_completions(
     rows: list[dict[str, Any]], verdicts: list[Verdict]
 ) -> None:

@@ -104,7 +104,6 @@ def test_the_cache_drops_what_is_oldest(monkeypatch: pytest.MonkeyPatch) -> None
     assert first.seconds > 0.0 and last.seconds == 0.0
 
 
-@pytest.mark.slow
 def test_a_hanging_answer_is_unscored_at_its_limit_and_never_cached() -> None:
     with VerifierPool(num_workers=1, timeout_s=3.0, memory_mb=1024, style="boxed") as pool:
         for attempt in (1, 2):
@@ -114,7 +113,6 @@ def test_a_hanging_answer_is_unscored_at_its_limit_and_never_cached() -> None:
             assert after.status == "wrong"
 
 
-@pytest.mark.slow
 def test_the_start_of_a_worker_does_not_count_as_time_of_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +123,6 @@ def test_the_start_of_a_worker_does_not_count_as_time_of_the_answer(
     assert verdict.status == "correct"
 
 
-@pytest.mark.slow
 def test_hostile_text_ends_within_the_limit_and_is_not_correct() -> None:
     boxes = {
         *("{" * 10_000 + "1" + "}" * 10_000, "{" * 900 + "1" + "}" * 900, "\\frac{1}{" * 151 + "2" + "}" * 151),
@@ -148,7 +145,6 @@ def test_an_answer_over_the_memory_limit_is_unscored() -> None:
     assert after.status == "correct"
 
 
-@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_of_an_answer_changes_no_verdict() -> None:
     with VerifierPool(num_workers=1, timeout_s=3.0, memory_mb=1024, style="boxed") as pool:
         pool.verify(boxed("1/2"), ["0.5"])

@@ -300,17 +300,23 @@ def assert_refused(model: PreTrainedModel, words: str, caplog: pytest.LogCapture
     assert row_layout(head, "padded") == "padded"
 
 
-def test_model_that_ignores_positions_and_rows_is_refused(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("deaf", "scores rows differently with shared_prompts"), ("broken", "not enough values to unpack")],
+)
+def test_model_that_ignores_or_fails_with_shared_rows_gets_padded_ones(
+    how: str, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = small_model()
     inner = model.base_model.forward
 
-    def deaf(*args: Any, input_ids: Tensor, use_cache: bool, **options: Any) -> Any:
-        return inner(*args, input_ids=input_ids, use_cache=use_cache)
+    def forward(*args: Any, input_ids: Tensor, use_cache: bool, **options: Any) -> Any:
+        if how == "broken" and "rows" in options:
+            raise ValueError("not enough values to unpack")
+        return inner(*args, input_ids=input_ids, use_cache=use_cache, **(options if how == "broken" else {}))
 
-    monkeypatch.setattr(model.base_model, "forward", deaf)
-    assert_refused(model, "scores rows differently with shared_prompts", caplog)
+    monkeypatch.setattr(model.base_model, "forward", forward)
+    assert_refused(model, words, caplog)
 
 
 def test_mask_of_the_models_own_is_refused() -> None:
@@ -333,21 +339,6 @@ def test_model_that_shares_prompts_computes_and_is_saved_as_before(tmp_path: Pat
 @pytest.mark.system
 def test_first_rank_decides_for_all() -> None:
     assert on_ranks(2, layout_where_ranks_disagree, "a whim", None) == ["padded"] * 2
-
-
-def test_class_that_fails_with_shared_rows_gets_padded_ones(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = small_model()
-    inner = model.base_model.forward
-
-    def broken(*args: Any, **options: Any) -> Any:
-        if "rows" in options:
-            raise ValueError("not enough values to unpack")
-        return inner(*args, **options)
-
-    monkeypatch.setattr(model.base_model, "forward", broken)
-    assert_refused(model, "not enough values to unpack", caplog)
 
 
 def test_windows_and_rotations_by_length_share_no_prompts(caplog: pytest.LogCaptureFixture) -> None:

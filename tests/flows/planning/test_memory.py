@@ -26,15 +26,8 @@ from hacpo_core.engines.passes.attention import let_rows_share
 from hacpo_core.engines.passes.layouts import ForwardPass, forward_passes
 from hacpo_core.engines.passes.scoring import ScoringHead
 
-BILLION = ModelShape(
-    num_parameters=2**30,
-    num_layers=10,
-    hidden_size=100,
-    query_width=100,
-    kv_width=50,
-    intermediate_size=300,
-    vocab_size=0,
-)
+WIDTHS = {"hidden_size": 100, "query_width": 100, "kv_width": 50, "intermediate_size": 300}
+BILLION = ModelShape(num_parameters=2**30, num_layers=10, vocab_size=0, **WIDTHS)
 
 
 def config_of(*words: str, hardware: str = "one_gpu") -> ExperimentConfig:

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from flows.grids.planner import GridPlan, plan_grid
 from flows.planning.plans import Plan, save_plan
 from flows.runs.results import read_final
 from flows.service.experiment_state import ScheduledRun
-from flows.service.prefect_server import ensure_server, stop_server
+from flows.service.prefect_server import ensure_server
 from flows.service.schedule import Schedule
 from tests.experiments_outcome import outcome
 from tests.waiting import wait_until
@@ -27,27 +27,15 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def runs_dir(
-    small_models: Path, tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
-) -> Iterator[Path]:
-    """A runs folder with warm models, whose server all tests share; it is stopped at the end."""
-    folder = tmp_path_factory.mktemp("grids")
-    (folder / "models").symlink_to(small_models / "models")
-    migrated(folder)
-    yield folder
-    stop_server(folder)
-
-
 _seeds = itertools.count()
 
 
 @pytest.fixture
-def grid_file(small_models: Path, runs_dir: Path) -> Path:
+def grid_file(small_models: Path, site_dir: Path) -> Path:
     """A grid of two experiments that no other test has."""
     seed = next(_seeds)
     entry = f"{{pairs: [{small_models / 'small.yaml'}], methods: [naive, hacpo]}}"
-    path = runs_dir / f"grid{seed}.yaml"
+    path = site_dir / f"grid{seed}.yaml"
     path.write_text(f"title: small\nseeds: [{seed}]\nentries: [{entry}]\nreport: {{table: plain}}", encoding="utf-8")
     return path
 
@@ -99,7 +87,7 @@ def trainings_under_way(grid: GridPlan) -> list[Plan]:
 
 @pytest.mark.system
 def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
-    grid_file: Path, runs_dir: Path, small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], Any], tmp_path: Path
+    grid_file: Path, site_dir: Path, small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], Any], tmp_path: Path
 ) -> None:
     """What fails does not stop the others and is tried again when asked; what is killed goes on with the next call."""
     grid = planned(grid_file)
@@ -136,7 +124,7 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     agents = itertools.product(("naive", "hacpo"), ("qwen", "llama"))
     rows = [tuple(line.split()[:2]) for line in printed.splitlines() if line.split()[:1] in (["naive"], ["hacpo"])]
     assert rows == list(agents)
-    page = (runs_dir / "reports" / grid_file.stem / "report.html").read_text(encoding="utf-8")
+    page = (site_dir / "reports" / grid_file.stem / "report.html").read_text(encoding="utf-8")
     assert "<figure" in page
     markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # the chart library builds images
     assert not re.search(r'<[^>]* src="(?!data:)', markup), "the page is self-contained"
@@ -157,13 +145,13 @@ def test_grid_that_is_interrupted_takes_its_runs_off_the_queue(grid_file: Path) 
 
 @pytest.mark.system
 def test_grid_that_is_only_submitted_waits_in_the_queue_once_and_is_cancelled_by_a_person(
-    grid_file: Path, runs_dir: Path
+    grid_file: Path, site_dir: Path
 ) -> None:
     assert "2 experiments in the queue" in finish(start(grid_file, "--submit"))
     assert not planned(grid_file).experiments("done", "running")
     assert [run.state for run in flow_runs(grid_file).values()] == ["Scheduled"] * 2
     finish(start(grid_file, "--submit"))
-    schedule = Schedule(ensure_server(runs_dir), runs_dir)
+    schedule = Schedule(ensure_server(site_dir), site_dir)
     queued = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] in planned(grid_file).plans]
     assert len(queued) == 2, "nothing is in the queue twice"
     for experiment in planned(grid_file).plans:
@@ -172,7 +160,7 @@ def test_grid_that_is_only_submitted_waits_in_the_queue_once_and_is_cancelled_by
 
 
 def test_grid_whose_worker_ends_says_why_and_leaves_nothing_in_the_queue(
-    grid_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+    grid_file: Path, site_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
     said = finish(start(grid_file), code=3)
@@ -180,4 +168,4 @@ def test_grid_whose_worker_ends_says_why_and_leaves_nothing_in_the_queue(
     assert "MLFLOW_TRACKING_URI: contains a password" in said
     assert {run.state for run in flow_runs(grid_file).values()} == {"Cancelled"}
     assert not marked(grid_file)
-    assert [path for path in runs_dir.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()] == []
+    assert [path for path in site_dir.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()] == []

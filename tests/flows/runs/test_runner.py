@@ -9,7 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -77,14 +77,9 @@ except KeyboardInterrupt:
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
-) -> Iterator[tuple[Path, PrefectServer]]:
+def server(site_dir: Path) -> tuple[Path, PrefectServer]:
     """A managed server on a runs folder of its own."""
-    runs_dir = tmp_path_factory.mktemp("served")
-    migrated(runs_dir)
-    yield runs_dir, ensure_server(runs_dir)
-    stop_server(runs_dir)
+    return site_dir, ensure_server(site_dir)
 
 
 def run_child(plan: Plan, runs_dir: Path, fault: str) -> dict[str, Any]:

@@ -129,13 +129,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(
-    small_models: Path, tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
-) -> Iterator[Site]:
-    runs_dir = tmp_path_factory.mktemp("deaths")
-    (runs_dir / "models").symlink_to(small_models / "models")
-    migrated(runs_dir)
-    found = Site(runs_dir)
+def site(site_dir: Path) -> Iterator[Site]:
+    found = Site(site_dir)
     yield found
     found.close()
 

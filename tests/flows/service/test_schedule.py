@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,7 @@ from flows.planning.plans import Plan
 from flows.records.failures import FAILURE_FILE, record_failure
 from flows.records.states import RESULT_FILE
 from flows.service.deployments import DECLARATIONS, deploy
-from flows.service.prefect_server import (
-    auth_file,
-    ensure_server,
-    find_server,
-    stop_server,
-)
+from flows.service.prefect_server import auth_file, ensure_server, find_server
 from flows.service.schedule import RefusedError, Schedule
 from hacpo_core.errors import ServerError
 from hacpo_core.store.lock import ExperimentLock
@@ -32,38 +27,24 @@ from hacpo_core.store.lock import ExperimentLock
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture(scope="module")
-def runs_dir(
-    small_models: Path, tmp_path_factory: pytest.TempPathFactory, migrated: Callable[[Path], None]
-) -> Iterator[Path]:
-    """A runs folder with a server and no worker."""
-    folder = tmp_path_factory.mktemp("queue")
-    (folder / "models").symlink_to(small_models / "models")
-    migrated(folder)
-    ensure_server(folder)
-    yield folder
-    stop_server(folder)
-
-
 @pytest.fixture
-def schedule(runs_dir: Path) -> Schedule:
-    return Schedule(ensure_server(runs_dir), runs_dir)
+def schedule(site_dir: Path) -> Schedule:
+    return Schedule(ensure_server(site_dir), site_dir)
 
 
-def planned(small_plan: Callable[..., Plan], runs_dir: Path, seed: int) -> Plan:
-    return small_plan("hacpo", f"seed={seed}", runs_dir=runs_dir)
+def planned(small_plan: Callable[..., Plan], site_dir: Path, seed: int) -> Plan:
+    return small_plan("hacpo", f"seed={seed}", runs_dir=site_dir)
 
 
-@pytest.mark.system
 def test_experiment_is_in_the_queue_once_however_many_ask_at_once(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+    schedule: Schedule, small_plan: Callable[..., Plan], site_dir: Path
 ) -> None:
-    name = planned(small_plan, runs_dir, 1).id
+    name = planned(small_plan, site_dir, 1).id
     answers: list[str] = []
 
     def ask() -> None:
         try:
-            answers.append(Schedule(ensure_server(runs_dir), runs_dir).start(name).id)
+            answers.append(Schedule(ensure_server(site_dir), site_dir).start(name).id)
         except RefusedError as refusal:
             answers.append(str(refusal))
 
@@ -79,9 +60,9 @@ def test_experiment_is_in_the_queue_once_however_many_ask_at_once(
 
 
 def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+    schedule: Schedule, small_plan: Callable[..., Plan], site_dir: Path
 ) -> None:
-    name = planned(small_plan, runs_dir, 3).id
+    name = planned(small_plan, site_dir, 3).id
     with pytest.raises(RefusedError, match="neither in the queue nor running"):
         schedule.cancel(name)
     first = schedule.start(name)
@@ -94,9 +75,9 @@ def test_cancelled_experiment_can_be_started_again_and_an_idle_one_not_cancelled
 
 @pytest.mark.parametrize("has_worker", [True, False])
 def test_crashed_run_is_cancelled_unless_it_was_given_up(
-    has_worker: bool, schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+    has_worker: bool, schedule: Schedule, small_plan: Callable[..., Plan], site_dir: Path
 ) -> None:
-    plan = planned(small_plan, runs_dir, 10 + has_worker)
+    plan = planned(small_plan, site_dir, 10 + has_worker)
     run = uuid.UUID(schedule.start(plan.id).id)
     schedule.client.set_flow_run_state(run, Crashed(message="ended by a signal"), force=True)
     record_failure(plan.root, ServerError("given up"))
@@ -108,9 +89,9 @@ def test_crashed_run_is_cancelled_unless_it_was_given_up(
 
 
 def test_crashed_run_that_the_reconciler_puts_back_while_it_is_cancelled_is_cancelled_as_well(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+    schedule: Schedule, small_plan: Callable[..., Plan], site_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = planned(small_plan, runs_dir, 13).id
+    name = planned(small_plan, site_dir, 13).id
     schedule.start(name)
     (run,) = [run for run in schedule.all_flow_runs() if run.parameters["experiment"] == name]
     set_state = schedule.client.set_flow_run_state
@@ -127,9 +108,9 @@ def test_crashed_run_that_the_reconciler_puts_back_while_it_is_cancelled_is_canc
 
 
 def test_successor_that_crashed_gets_one_although_the_clock_was_set_back_before_it(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+    schedule: Schedule, small_plan: Callable[..., Plan], site_dir: Path
 ) -> None:
-    name = planned(small_plan, runs_dir, 9).id
+    name = planned(small_plan, site_dir, 9).id
     schedule.start(name)
     ahead = schedule.flow_runs()[name]  # stays the newest for Prefect
     first = schedule.submit(name, ahead)
@@ -140,9 +121,9 @@ def test_successor_that_crashed_gets_one_although_the_clock_was_set_back_before_
 
 
 def test_what_is_complete_or_alive_or_unknown_is_refused(
-    schedule: Schedule, small_plan: Callable[..., Plan], runs_dir: Path
+    schedule: Schedule, small_plan: Callable[..., Plan], site_dir: Path
 ) -> None:
-    plan = planned(small_plan, runs_dir, 4)
+    plan = planned(small_plan, site_dir, 4)
     with ExperimentLock(plan.root):
         with pytest.raises(RefusedError, match="is being trained .*; a live run cannot be started again"):
             schedule.start(plan.id)
@@ -178,9 +159,8 @@ def test_deployments_stay_as_people_set_them_until_they_are_declared_otherwise(
     assert all(client.read_flow(one.flow_id).name == one.name for one in found)
 
 
-@pytest.mark.system
-def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(runs_dir: Path) -> None:
-    words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(runs_dir), "--slots", "1"]
+def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(site_dir: Path) -> None:
+    words = [sys.executable, "-m", "flows.cli", "worker", "--runs-dir", str(site_dir), "--slots", "1"]
     first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         assert first.stdout is not None
@@ -188,12 +168,12 @@ def test_second_worker_of_a_folder_says_so_and_no_token_is_on_a_command_line(run
         while not said or "started!" not in said[-1]:
             said.append(first.stdout.readline())
             assert said[-1], said
-        found = find_server(runs_dir)
+        found = find_server(site_dir)
         assert found is not None
-        assert f"Prefect  {found.url}  (log-in: see {auth_file(runs_dir)}; stop it with `hacpo server stop`)\n" in said
+        assert f"Prefect  {found.url}  (log-in: see {auth_file(site_dir)}; stop it with `hacpo server stop`)\n" in said
         second = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
         assert f"already running (process {first.pid}); nothing to do" in second.stdout
-        server = find_server(runs_dir)
+        server = find_server(site_dir)
         assert server is not None
         secret = server.auth.partition(":")[2]
         mine = [psutil.Process(first.pid), *psutil.Process(first.pid).children(recursive=True)]  # and runs left above

@@ -26,7 +26,6 @@ from hacpo_core.placement import ray_actors, ray_cluster
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-@pytest.mark.system
 def test_agent_whose_processes_keep_dying_is_one_clear_error(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,7 +38,6 @@ def test_agent_whose_processes_keep_dying_is_one_clear_error(
         finish(small_plan("hacpo", *RAY))
 
 
-@pytest.mark.system
 def test_unexpected_error_in_an_actor_is_raised_here_with_its_agents_name(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +50,6 @@ def test_unexpected_error_in_an_actor_is_raised_here_with_its_agents_name(
         finish(small_plan("hacpo", *RAY))
 
 
-@pytest.mark.system
 def test_full_disk_while_an_actor_saves_is_one_clear_error_and_leaves_no_half_checkpoint(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:

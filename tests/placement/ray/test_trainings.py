@@ -94,7 +94,6 @@ SEARCHES = ("method.plan.name=step_search", 'method.plan.step_end="\\n"', "train
 SEARCHES += ("evaluate.during=[]", "evaluate.final=[]")
 
 
-@pytest.mark.system
 def test_searches_and_teachers_in_actors_give_what_they_give_in_one_process(
     small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
@@ -109,7 +108,6 @@ def test_searches_and_teachers_in_actors_give_what_they_give_in_one_process(
     assert set(teachers) & {"qwen", "llama"}, "somebody taught"
 
 
-@pytest.mark.system
 def test_run_that_is_interrupted_leaves_nothing_and_resumes_to_the_same_bits(
     small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -176,7 +174,6 @@ def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
     assert "replay of step 3, qwen: near" in caplog.text
 
 
-@pytest.mark.system
 @pytest.mark.deepspeed
 def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_it_would_alone(
     small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +204,6 @@ def test_larger_agent_has_two_ranks_beside_one_of_the_smaller_and_samples_what_i
         assert norm > 0, "the smaller agent's right answers teach both"
 
 
-@pytest.mark.system
 def test_agents_that_share_processors_end_in_the_bits_of_one_process(
     small_plan: Callable[..., Plan], undisturbed: Callable[[Plan], dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -154,8 +154,6 @@ def test_gmpo_clips_each_token_before_the_mean() -> None:
     )
 
 
-# --- dynamic sampling ---
-
 PROBLEMS = [Problem(name, (Message("user", name),), Gold("1"), "") for name in ("p", "q", "r")]
 TASK = PlanTask(1, "a", PROBLEMS, 2, SamplingLimits(1.0, 1.0, 8), 0, sources=("a", "b"))
 
@@ -191,8 +189,6 @@ def test_builder_leaves_problems_of_equal_rewards_out_unless_all_are() -> None:
     assert build({"p": (1.0, 0.0), "q": (1.0, 1.0)}) == {"p"}
     assert build({"p": (1.0, 1.0), "q": (0.0, 0.0)}) == {"p", "q"}
 
-
-# --- whole trainings ---
 
 SHORT = ("evaluate.during=[]", "evaluate.final=[]", "train.num_steps=2", "engine.skip_zero_advantage=false")
 

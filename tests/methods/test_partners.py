@@ -100,8 +100,6 @@ def test_binary_rewards_normalised_after_calibration_are_grpos_again() -> None:
     assert found.tolist() == pytest.approx([2.0, -2.0, -2.0, -2.0], abs=1e-5)
 
 
-# --- peers' right answers ---
-
 MIXED: Rewards = {"a": {"p": (1.0, 0.0), "q": (0.0, 0.0)}, "b": {"p": (1.0, 0.0), "q": (1.0, None)}}
 
 

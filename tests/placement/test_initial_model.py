@@ -236,8 +236,6 @@ def test_long_examples_are_left_out_and_counted(
         make(folder, agent_of(folder, seed=5))
 
 
-# --- whole trainings ---
-
 SHORT = ("evaluate.during=[]", "evaluate.final=[]", "train.num_steps=1", "train.problems=2", "rollout.num_samples=2")
 
 

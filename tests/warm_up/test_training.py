@@ -117,8 +117,6 @@ def test_broken_model_is_one_sentence() -> None:
         train(strong, ROWS, replace(CONFIG, learning_rate=1e38), weak=small_model(seed=1))
 
 
-# --- without a weak model ---
-
 SFT = replace(CONFIG, kind="sft", weak="")
 
 

@@ -199,8 +199,6 @@ def test_log_probabilities_that_are_no_numbers_are_one_error() -> None:
         found(Tree({"": [("a#", float("nan"))]}), request_of())
 
 
-# --- with a real sampler ---
-
 LINES = StepSearch(num_beams=2, num_candidates=4, step_tokens=12, step_end="\n", closing_mark="")
 
 

@@ -144,11 +144,6 @@ def decoded(tokenizer: PreTrainedTokenizerBase, token_ids: Iterable[int]) -> str
     return str(tokenizer.decode(list(token_ids), clean_up_tokenization_spaces=False))
 
 
-MAKERS = {
-    "character": character,
-    "byte_level": byte_level,
-    "word_piece": word_piece,
-    "metaspace": metaspace,
-}
+MAKERS = {"character": character, "byte_level": byte_level, "word_piece": word_piece, "metaspace": metaspace}
 TOKENIZERS = {name: make() for name, make in MAKERS.items()}
 """that no test may change"""

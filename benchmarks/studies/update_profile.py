@@ -114,9 +114,7 @@ def profiled_update(model: PreTrainedModel, threads: int) -> list[dict[str, Any]
     shape = Shape(model.config.vocab_size, 0, 0, PROBLEMS, PROMPT, RESPONSES)
     rows = rows_of(shape)
     engine = EngineConfig(
-        device="cuda" if HAS_GPU else "cpu",
-        dtype="bfloat16" if HAS_GPU else "float32",
-        num_threads=threads,
+        device="cuda" if HAS_GPU else "cpu", dtype="bfloat16" if HAS_GPU else "float32", num_threads=threads
     )
     learner = TorchLearner(
         model, optimizer=OptimizerConfig(learning_rate=1e-6), engine=engine, temperature=1.0, total_updates=10**6

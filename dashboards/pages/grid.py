@@ -38,13 +38,7 @@ def grid_routes(site: Site) -> APIRouter:
         context = _context(site, name)
         live = fragment("grid/live.html", **context)
         report = report_of(site, site.runs.grid(name))
-        return site.page(
-            request,
-            "grid/grid.html",
-            live=live,
-            has_report=report.is_file(),
-            **context,
-        )
+        return site.page(request, "grid/grid.html", live=live, has_report=report.is_file(), **context)
 
     @router.get("/grid/{name}/changes")
     def changes(name: str, seen: str = "") -> Response:

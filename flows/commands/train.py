@@ -8,15 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import (
-    ExperimentId,
-    Hardware,
-    MethodName,
-    Overrides,
-    Pair,
-    RunsDir,
-    in_runs_dir,
-)
+from flows.commands.options import ExperimentId, Hardware, MethodName, Overrides, Pair, RunsDir, in_runs_dir
 
 
 def train(
@@ -43,8 +35,7 @@ def train(
 def resume(
     experiment: ExperimentId,
     steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="more than a complete run has; a run of its own goes on from its end"),
+        int | None, typer.Option(min=1, help="more than a complete run has; a run of its own goes on from its end")
     ] = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:

@@ -18,10 +18,7 @@ LOOK_EVERY_S, ASK_EVERY_S = 0.5, 5.0
 
 
 def watch(
-    plans: Sequence[Plan],
-    schedule: Schedule,
-    reconnect: Callable[[], Schedule],
-    check: Callable[[], None],
+    plans: Sequence[Plan], schedule: Schedule, reconnect: Callable[[], Schedule], check: Callable[[], None]
 ) -> dict[str, str]:
     """Queue experiments and show their progress until each is complete, has failed or was cancelled.
 

@@ -64,11 +64,7 @@ class PairProbe:
 
 
 def rows_of(
-    experiment: Experiment,
-    learner: str,
-    sources: Sequence[str],
-    responses: Mapping[str, Responses],
-    estimate: Estimate,
+    experiment: Experiment, learner: str, sources: Sequence[str], responses: Mapping[str, Responses], estimate: Estimate
 ) -> tuple[Minibatch, dict[str, float]]:
     """The rows that a learner would train on of some agents' responses, built as in training, and metrics of that."""
     reader = row_reader(

@@ -172,12 +172,7 @@ def _finish(plan: Plan, experiment: Experiment, tracking: Tracking) -> Experimen
         for agent in experiment.agents
     }
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
-    value: dict[str, Any] = {
-        "id": plan.id,
-        "table": rows,
-        "digests": digests,
-        "versions": version_tags(),
-    }
+    value: dict[str, Any] = {"id": plan.id, "table": rows, "digests": digests, "versions": version_tags()}
     tracking.finish("FINISHED")  # before the result: a run that is killed here goes on, and closes MLflow's runs
     if not keeps_optimizer(plan.config):
         drop_optimizers(plan.root)

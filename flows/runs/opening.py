@@ -43,10 +43,7 @@ THREADS_FILE = "threads.json"
 
 @contextmanager
 def open_experiment(
-    plan: Plan,
-    *,
-    progress: Mapping[str, WarmUpProgress] | None = None,
-    has_lock: bool = False,
+    plan: Plan, *, progress: Mapping[str, WarmUpProgress] | None = None, has_lock: bool = False
 ) -> Iterator[tuple[Experiment, dict[str, Benchmark]]]:
     """Lock the experiment's folder, load everything, and yield the experiment with its benchmarks by name.
 

@@ -25,15 +25,7 @@ from pathlib import Path
 import psutil
 
 from flows.records.mlflow_address import sqlite_uri
-from flows.service.processes import (
-    Record,
-    free_port,
-    home_of,
-    inode_of,
-    module_command,
-    open_log,
-    write_private,
-)
+from flows.service.processes import Record, free_port, home_of, inode_of, module_command, open_log, write_private
 from hacpo_core.errors import ServerError
 from hacpo_core.files import acquire
 

@@ -87,12 +87,7 @@ def log_center(mean_log_ratio_K: Sequence[float]) -> float:
 
 
 def self_normalised_ratio(
-    logprob_BT: Tensor,
-    mask_BT: Tensor,
-    old_mean_logprob_B: Tensor,
-    log_center_B: Tensor,
-    *,
-    is_floored: bool = True,
+    logprob_BT: Tensor, mask_BT: Tensor, old_mean_logprob_B: Tensor, log_center_B: Tensor, *, is_floored: bool = True
 ) -> Tensor:
     """Sequence ratio relative to what is usual for the pair of agents.
 

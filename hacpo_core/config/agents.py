@@ -68,9 +68,7 @@ class WarmUpConfig:
         },
     )
     file: str = setting(
-        "",
-        "JSONL or Parquet with problems and worked solutions, by its path in data.directory",
-        identity=False,
+        "", "JSONL or Parquet with problems and worked solutions, by its path in data.directory", identity=False
     )
     problem_field: str = setting("problem", "column of the problem's text")
     solution_field: str = setting("solution", "column of the worked solution, the target text")
@@ -91,10 +89,7 @@ class WarmUpConfig:
     num_steps: int = setting(200, "optimizer steps", unit="steps", at_least=1)
     batch_size: int = setting(32, "examples per step", at_least=1)
     learning_rate: float = setting(
-        1e-5,
-        "peak learning rate; linear warm-up over a tenth of the steps, then cosine decay",
-        above=0,
-        at_most=1e3,
+        1e-5, "peak learning rate; linear warm-up over a tenth of the steps, then cosine decay", above=0, at_most=1e3
     )
     seed: int = setting(0, "seed of the examples' order", at_least=0, at_most=2**53)
     weak: str = setting("", "model folder of the weak checkpoint", identity=False, inert=_NOT_WEAK_DRIVEN)

@@ -67,9 +67,7 @@ class DeepspeedConfig:
         },
     )
     offload_optimizer: bool = setting(
-        False,
-        "keep optimizer states and master weights in host memory and update them there",
-        identity=False,
+        False, "keep optimizer states and master weights in host memory and update them there", identity=False
     )
 
 
@@ -151,8 +149,7 @@ class EngineConfig:
         identity=False,
     )
     deterministic: bool = setting(
-        False,
-        "use deterministic CUDA kernels where they exist, which are slower; replays must then be bitwise equal",
+        False, "use deterministic CUDA kernels where they exist, which are slower; replays must then be bitwise equal"
     )
     skip_zero_advantage: bool = setting(
         True,
@@ -196,10 +193,7 @@ class PlacementConfig:
     kind: str = setting(
         "local",
         "where agents run",
-        choices={
-            "local": "in this process, one at a time",
-            "ray": "each agent in its own processes, in parallel",
-        },
+        choices={"local": "in this process, one at a time", "ray": "each agent in its own processes, in parallel"},
         identity=False,
     )
     num_ranks: int | str = setting(
@@ -216,10 +210,5 @@ class PlacementConfig:
         identity=False,
         inert=unless("placement.num_ranks", AUTO),
     )
-    colocated: bool = setting(
-        False,
-        "all agents share the same devices, one at a time",
-        identity=False,
-        inert=_NOT_RAY,
-    )
+    colocated: bool = setting(False, "all agents share the same devices, one at a time", identity=False, inert=_NOT_RAY)
     ray: RayConfig = setting(RayConfig, "Ray cluster", identity=False, inert=_NOT_RAY)

@@ -87,11 +87,7 @@ class ProblemSetConfig:
 class TrainSetConfig(ProblemSetConfig):
     """A training set. Problems with an empty answer are dropped and counted."""
 
-    share: float = setting(
-        1.0,
-        "weight of this set when a step's problems are split among the training sets",
-        above=0,
-    )
+    share: float = setting(1.0, "weight of this set when a step's problems are split among the training sets", above=0)
 
 
 @dataclass(frozen=True)
@@ -99,9 +95,7 @@ class DataConfig:
     """Training problems, and the folder of all data files."""
 
     directory: str | None = setting(
-        None,
-        "folder of the data files; null: the environment variable HACPO_DATA_DIR, else ./data",
-        identity=False,
+        None, "folder of the data files; null: the environment variable HACPO_DATA_DIR, else ./data", identity=False
     )
     train: list[str] = setting(
         list, "training sets: names from experiments/train_sets, YAML files, or names declared under data.sets"
@@ -110,10 +104,7 @@ class DataConfig:
         dict, "declarations of the training sets; fields not set here come from experiments/train_sets"
     )
     development_share: float = setting(
-        0.0,
-        "share of every training set that is held out for benchmarks of kind development",
-        at_least=0,
-        at_most=0.9,
+        0.0, "share of every training set that is held out for benchmarks of kind development", at_least=0, at_most=0.9
     )
 
 
@@ -122,15 +113,9 @@ class BenchmarkConfig(ProblemSetConfig):
     """A benchmark: source, prompt and metric of a set of problems that agents are evaluated on."""
 
     kind: str = setting(
-        "file",
-        "source of the problems",
-        choices=SOURCES | {"development": "problems held out of the training sets"},
+        "file", "source of the problems", choices=SOURCES | {"development": "problems held out of the training sets"}
     )
-    split: str = setting(
-        "dev",
-        "split of an embedded task's problems",
-        choices=("dev", "test"),
-    )
+    split: str = setting("dev", "split of an embedded task's problems", choices=("dev", "test"))
     style: AnswerStyle | None = setting(
         None, "which part of a response is its answer; null: as verifier.style", choices=STYLES
     )
@@ -145,12 +130,7 @@ class BenchmarkConfig(ProblemSetConfig):
     )
     num_samples: int = setting(1, "k: responses per problem and agent", at_least=1, at_most=1e5)
     temperature: float = setting(0.0, "sampling temperature; 0: greedy", at_least=0, at_most=1e3)
-    top_p: float = setting(
-        1.0,
-        "cumulative probability of nucleus sampling",
-        above=0,
-        at_most=1,
-    )
+    top_p: float = setting(1.0, "cumulative probability of nucleus sampling", above=0, at_most=1)
     max_response_tokens: int | None = setting(
         None, "response limit; null: rollout.max_response_tokens", unit="tokens", at_least=1
     )
@@ -161,19 +141,13 @@ class BenchmarkConfig(ProblemSetConfig):
 class EvaluateConfig:
     """Benchmarks and when they run: all before training, `during` in the course of it, `final` after it."""
 
-    every: int = setting(
-        10,
-        "steps between evaluations on `during`; 0: only before training",
-        unit="steps",
-        at_least=0,
-    )
+    every: int = setting(10, "steps between evaluations on `during`; 0: only before training", unit="steps", at_least=0)
     during: list[str] = setting(
         list, "benchmarks: names from experiments/benchmarks, YAML files, or names declared under evaluate.benchmarks"
     )
     final: list[str] = setting(list, "benchmarks, as in `during`")
     benchmarks: dict[str, BenchmarkConfig] = setting(
-        dict,
-        "declarations of the benchmarks; fields not set here come from experiments/benchmarks",
+        dict, "declarations of the benchmarks; fields not set here come from experiments/benchmarks"
     )
 
 
@@ -204,10 +178,7 @@ class VerifierConfig:
     )
     num_workers: int = setting(2, "worker processes", at_least=1, at_most=1024, identity=False)
     timeout_s: float = setting(
-        5.0,
-        "wall-clock time per answer; then the worker is killed and the response is unscored",
-        unit="s",
-        above=0,
+        5.0, "wall-clock time per answer; then the worker is killed and the response is unscored", unit="s", above=0
     )
     max_unscored_fraction: float = setting(
         0.05,
@@ -227,19 +198,11 @@ class RewardConfig:
         "reward functions. verifier: 1 if the verifier finds the answer correct; math_verify, exact_match: 1 if it is "
         "correct by that rule, whatever verifier.equality is; package.module:function of your own",
     )
-    weights: list[float] | None = setting(
-        None,
-        "weight of each function in the mean; null: equal weights",
-    )
+    weights: list[float] | None = setting(None, "weight of each function in the mean; null: equal weights")
     timeout_s: float = setting(
         60.0,
         "wall-clock time per call of your own function; then its process is killed and the responses are unscored",
         unit="s",
         above=0,
     )
-    memory_mb: int = setting(
-        4096,
-        "memory limit of the process of your own function",
-        unit="MiB",
-        at_least=256,
-    )
+    memory_mb: int = setting(4096, "memory limit of the process of your own function", unit="MiB", at_least=256)

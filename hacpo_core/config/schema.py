@@ -156,8 +156,7 @@ class CheckpointConfig:
     keep: int = setting(2, "number of newest checkpoints to keep", at_least=1)
     keep_best: KeepBestConfig = setting(KeepBestConfig, "checkpoints that stay beside the newest ones")
     keep_optimizer: bool = setting(
-        False,
-        "keep the optimizer's states of a complete run, for `hacpo resume --steps`; adapters keep theirs",
+        False, "keep the optimizer's states of a complete run, for `hacpo resume --steps`; adapters keep theirs"
     )
     accept_divergence: bool = setting(
         False, "continue with a warning, instead of stopping, if a replayed update differs from the recorded one"
@@ -170,8 +169,7 @@ class TrackingConfig:
 
     enabled: bool = setting(True, "record the run in MLflow")
     uri: str | None = setting(
-        None,
-        "tracking URI, without a password; null: MLFLOW_TRACKING_URI, else <runtime.runs_dir>/mlflow.db",
+        None, "tracking URI, without a password; null: MLFLOW_TRACKING_URI, else <runtime.runs_dir>/mlflow.db"
     )
     experiment: str = setting("hacpo", "MLflow experiment")
 
@@ -190,10 +188,7 @@ class RuntimeConfig:
         },
     )
     server_idle_minutes: float = setting(
-        10.0,
-        "time without a request after which a Prefect server that a command started ends",
-        unit="minutes",
-        above=0,
+        10.0, "time without a request after which a Prefect server that a command started ends", unit="minutes", above=0
     )
 
 

@@ -26,13 +26,7 @@ from hacpo_core.config.samplers import sampler_of
 from hacpo_core.data.benchmarks import Benchmark
 from hacpo_core.errors import ConfigError
 from hacpo_core.evaluation.metrics import estimates
-from hacpo_core.evaluation.results import (
-    EvaluationResult,
-    is_done,
-    read_result,
-    result_phase,
-    shard_kind,
-)
+from hacpo_core.evaluation.results import EvaluationResult, is_done, read_result, result_phase, shard_kind
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.phases.agent_at import agent_at
@@ -178,10 +172,7 @@ def question_digest(config: ExperimentConfig, benchmark: Benchmark) -> str:
         for problem in benchmark.problems
     ]
     verifier = config.verifier
-    verification = [
-        *(verifier.equality, _style(config, benchmark)),
-        *(verifier.answer_after_reasoning, REASONING_END),
-    ]
+    verification = [*(verifier.equality, _style(config, benchmark)), *(verifier.answer_after_reasoning, REASONING_END)]
     limits = asdict(sampling_limits(config, benchmark.config))
     return digest_of([problems, limits, benchmark.config.num_samples, verification])
 

@@ -38,11 +38,7 @@ from hacpo_core.engines.learning.outcomes import UpdateOutcome
 from hacpo_core.engines.learning.replay import UpdateTrace, this_setup
 from hacpo_core.engines.learning.torch_learner import TorchLearner
 from hacpo_core.engines.learning.weights import Fingerprint
-from hacpo_core.engines.models.loading import (
-    check_vocabulary,
-    load_model,
-    use_deterministic_kernels,
-)
+from hacpo_core.engines.models.loading import check_vocabulary, load_model, use_deterministic_kernels
 from hacpo_core.engines.models.lora import add_adapters, base_head
 from hacpo_core.engines.passes.scoring import ScoringHead
 from hacpo_core.engines.sampling.base import Sampled, Sampler, SampleRequest

@@ -84,10 +84,7 @@ class Placement:
         self._config, self._root, self._initial = config, root, dict(initial)
         self.tokenizers = {
             name: AgentTokenizer(
-                name,
-                config.pair.agents[name],
-                initial=folder,
-                stops_at_turn_end=config.rollout.stops_at_turn_end,
+                name, config.pair.agents[name], initial=folder, stops_at_turn_end=config.rollout.stops_at_turn_end
             )
             for name, folder in initial.items()
         }

@@ -145,10 +145,7 @@ class Ledger:
     def save_rollouts(self, step: int, agent: str, sampled: Committed[Responses], round_index: int = 0) -> None:
         """Commit a round of phase rollout.<agent>; the state is the plan's."""
         responses = sampled.value
-        value = {
-            "cost": asdict(sampled.cost),
-            "state": dict(sampled.state),
-        }
+        value = {"cost": asdict(sampled.cost), "state": dict(sampled.state)}
         phase, name = phase_name("rollout", agent, round_index), phase_name("rollouts", agent, round_index)
         outputs = {f"{name}.parquet": as_arrow(responses), f"{name}.json": value}
         # Responses that are sampled again may differ, so everything computed from them is outdated.

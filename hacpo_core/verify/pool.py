@@ -25,13 +25,7 @@ from typing import Self
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.records import AnswerStyle, Equality, Gold, Verdict, VerdictStatus
-from hacpo_core.verify.answers import (
-    MAX_ANSWER_CHARS,
-    UNREADABLE,
-    after_reasoning,
-    extract_answer,
-    normalise,
-)
+from hacpo_core.verify.answers import MAX_ANSWER_CHARS, UNREADABLE, after_reasoning, extract_answer, normalise
 from hacpo_core.verify.normalised import boxed_answer, normal_form
 from hacpo_core.verify.process import Reply, Worker
 

@@ -175,10 +175,7 @@ _VALUE = (
     rf"|{_WORDS}|\\(?!frac|binom|sqrt|text|math)[A-Za-z]+)"
 )
 _ARGUMENTS: tuple[tuple[str, str], ...] = (
-    (
-        rf"(\\sqrt ?(?:\[[^][]*\])?|\\(?:{'|'.join(ACCENTS)})(?![A-Za-z])) *([A-Za-z0-9]|{_ROUND}|{_VALUE})",
-        r"\1{\2}",
-    ),
+    (rf"(\\sqrt ?(?:\[[^][]*\])?|\\(?:{'|'.join(ACCENTS)})(?![A-Za-z])) *([A-Za-z0-9]|{_ROUND}|{_VALUE})", r"\1{\2}"),
     (rf"(\\(?:frac|binom)) *({_VALUE}|[A-Za-z0-9])", r"\1{\2}"),
     (rf"(\\(?:frac|binom)) ?(\{{{_INNER}\}}) *({_VALUE}|[A-Za-z0-9])", r"\1\2{\3}"),
     (rf"(?<!\\)([\^_]) *([+*]$|[-+]? *(?:\d+(?:\.\d+)?|[A-Za-z]|{_ROUND}|[∞°]|'+|{_VALUE}))", r"\1{\2}"),

@@ -18,12 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hacpo_core.algo.capability import (
-    capability_ratios,
-    mean_reward,
-    positive_rate,
-    windowed_capability,
-)
+from hacpo_core.algo.capability import capability_ratios, mean_reward, positive_rate, windowed_capability
 from tests.algo.joint import Joint, joint
 
 Choices = dict[str, Any]

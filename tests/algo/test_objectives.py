@@ -34,12 +34,7 @@ def cross(
     """Value, and gradient with respect to the ratio."""
     ratio_B = tensor(ratio).requires_grad_()
     value_B = cross_surrogate(
-        ratio_B,
-        tensor(advantage),
-        tensor(weight),
-        exponent=exponent,
-        bounds=bounds,
-        is_pessimistic=is_pessimistic,
+        ratio_B, tensor(advantage), tensor(weight), exponent=exponent, bounds=bounds, is_pessimistic=is_pessimistic
     )
     (gradient_B,) = torch.autograd.grad(value_B.sum(), ratio_B)
     return value_B.item(), gradient_B.item()

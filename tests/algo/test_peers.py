@@ -41,10 +41,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hacpo_core.algo.advantages import (
-    leave_one_out,
-    whitened,
-)
+from hacpo_core.algo.advantages import leave_one_out, whitened
 from hacpo_core.algo.groups import agent_std
 from hacpo_core.algo.objectives import kl_to_reference, sequence_weights
 from hacpo_core.algo.ratios import masked_mean

@@ -36,13 +36,7 @@ ROWS: list[dict[str, Any]] = [
     {"id": "b", "problem": r"\frac{1}{2}", "answer": "27.0", "unit": None, "error": "1e-1"},
     {"id": "c", "problem": "roots", "answer": "$1,2$", "unit": "", "error": ""},
 ]
-CONFIG = BenchmarkConfig(
-    file="b.jsonl",
-    count=3,
-    template="Q: {problem}",
-    unit_field="unit",
-    tolerance_field="error",
-)
+CONFIG = BenchmarkConfig(file="b.jsonl", count=3, template="Q: {problem}", unit_field="unit", tolerance_field="error")
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +56,7 @@ def load(folder: Path, config: BenchmarkConfig = CONFIG) -> Benchmark:
 def test_rows_become_problems_with_all_that_is_known_of_the_answer(tmp_path: Path) -> None:
     write(tmp_path, *ROWS)
     problems = load(tmp_path).problems
-    assert [problem.gold for problem in problems] == [
-        Gold("2", unit="cm"),
-        Gold("27.0", tolerance=0.1),
-        Gold("$1,2$"),
-    ]
+    assert [problem.gold for problem in problems] == [Gold("2", unit="cm"), Gold("27.0", tolerance=0.1), Gold("$1,2$")]
     assert problems[1].messages[-1].content == r"Q: \frac{1}{2}"
     assert [problem.id for problem in load(tmp_path, replace(CONFIG, limit=2)).problems] == ["a", "b"]
 

@@ -180,10 +180,7 @@ def test_template_that_cannot_be_used_is_named() -> None:
             render_prompt(tokenizer, user("a"))
     with pytest.raises(ModelError, match=r"rejects a prompt with roles \['system', 'user'\]: System role not supp"):
         render_prompt(METASPACE, (Message(role="system", content="Add."), *user("a")))
-    for name, reason in {
-        "enable_thinkin": "the chat template does not use it",
-        "tools": "the renderer",
-    }.items():
+    for name, reason in {"enable_thinkin": "the chat template does not use it", "tools": "the renderer"}.items():
         with pytest.raises(ConfigError, match=rf"qwen\.chat_template_kwargs\.{name} cannot take effect: {reason}"):
             check_template_arguments(thinking_tokenizer(), {"enable_thinking": False, name: 1}, agent="qwen")
 

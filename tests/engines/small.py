@@ -27,12 +27,7 @@ VOCAB_SIZE = len(TOKENIZER)
 def small_model(family: str = "qwen3", *, seed: int = 0, num_layers: int = 1, gain: float = 4.0) -> PreTrainedModel:
     """A fresh model with random weights, every matrix `gain` times larger than at initialisation."""
     config = TinyModelConfig(
-        family=family,
-        hidden_size=16,
-        num_layers=num_layers,
-        num_heads=2,
-        num_kv_heads=1,
-        seed=seed,
+        family=family, hidden_size=16, num_layers=num_layers, num_heads=2, num_kv_heads=1, seed=seed
     )
     model = build_model(config, TOKENIZER)
     with torch.no_grad():
@@ -105,9 +100,7 @@ def minibatch(rows: Sequence[Row], objective: Objective, *, max_tokens: int = 8)
     """Rows as columns, with the weights that the objective gives them."""
     tokens, source_B = token_rows(rows), np.array([row.source for row in rows], dtype=np.int64)
     weight_B = objective.row_weights(
-        torch.from_numpy(source_B),
-        torch.from_numpy(tokens.responses.lengths),
-        max_tokens=max_tokens,
+        torch.from_numpy(source_B), torch.from_numpy(tokens.responses.lengths), max_tokens=max_tokens
     )
     return Minibatch(
         keys=tuple(RowKey(1, str(row.source), "", row.index) for row in rows),

@@ -154,13 +154,7 @@ def _on_a_rank(rows: list[Row]) -> tuple[float, int]:
 def test_ranks_take_old_values_from_the_passes_that_each_of_them_trains() -> None:
     pytest.importorskip("deepspeed", reason="needs the deepspeed extra")
     rows = rows_scored_by(
-        TorchLearner(
-            narrow_model(),
-            optimizer=OptimizerConfig(),
-            engine=BF16,
-            temperature=1.0,
-            total_updates=20,
-        )
+        TorchLearner(narrow_model(), optimizer=OptimizerConfig(), engine=BF16, temperature=1.0, total_updates=20)
     )
     for noise, num_stopped in on_ranks(2, _on_a_rank, rows):
         assert noise < 1e-6

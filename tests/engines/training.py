@@ -118,10 +118,7 @@ def run(
     planned: range | None = None,
 ) -> Seen:
     outcome = learner.update(
-        [minibatch(rows, method) for rows in batches],
-        method,
-        scores_own=scores_own,
-        planned_updates=planned,
+        [minibatch(rows, method) for rows in batches], method, scores_own=scores_own, planned_updates=planned
     )
     return seen(outcome)
 

@@ -59,9 +59,7 @@ def test_unknown_accuracy_leaves_the_order_of_the_others(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_checkpoints_of_the_best_steps_stay_beside_the_newest(
-    small_plan: Callable[..., Plan],
-) -> None:
+def test_checkpoints_of_the_best_steps_stay_beside_the_newest(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("gspo", "train.num_steps=5", "checkpoint.every=5", "checkpoint.keep_best.num=2", *KEPT)
     run_experiment(planned, DirectRunner())
     values: dict[int, float] = {}

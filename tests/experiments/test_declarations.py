@@ -64,12 +64,7 @@ def test_path_of_an_agent_with_a_dot_in_its_name_can_be_set_and_is_no_part_of_th
 @pytest.mark.parametrize("name", available("hardware"))
 def test_every_hardware_file_composes(name: str) -> None:
     config = compose(PAIRS[0], "hacpo", hardware=name)
-    found = (
-        config.placement.kind,
-        config.engine.sampler,
-        config.engine.learner,
-        config.placement.num_ranks,
-    )
+    found = (config.placement.kind, config.engine.sampler, config.engine.learner, config.placement.num_ranks)
     assert (
         found
         == {

@@ -28,9 +28,7 @@ COMMANDS = [
     "server status",
     "methods",
 ]
-MISTAKES = {
-    "train tiny hacpo --hardware one_gpu": "engine.device: got cuda, but there is no GPU here",
-}
+MISTAKES = {"train tiny hacpo --hardware one_gpu": "engine.device: got cuda, but there is no GPU here"}
 
 
 def run(code: str, **environment: str) -> str:
@@ -43,8 +41,7 @@ def run(code: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["flows.service.worker", "flows.service.worker_loop", "flows.commands.run_grid", "dashboards.app"],
+    "module", ["flows.service.worker", "flows.service.worker_loop", "flows.commands.run_grid", "dashboards.app"]
 )
 def test_processes_that_train_nothing_are_light(module: str) -> None:
     run(f"import {module}; assert not loaded(*{HEAVY}), loaded(*{HEAVY})")

@@ -61,10 +61,7 @@ OPTIONS = {
 
 @pytest.mark.system
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "option",
-    OPTIONS,
-)
+@pytest.mark.parametrize("option", OPTIONS)
 def test_option_of_an_update_is_killed_and_resumed_to_the_bit(
     option: str, small_plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

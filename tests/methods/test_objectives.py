@@ -325,11 +325,7 @@ def test_one_agent_reduces_hacpo_to_gspo_bit_for_bit() -> None:
 
     ratios = torch.linspace(0.999, 1.001, 40, dtype=torch.float64).tolist()
     rows, logprob_BT = one_token_rows(
-        ratios,
-        hacpo.advantage_LPAG.flatten()[:40].tolist(),
-        is_own=[True] * 40,
-        weights=[1.0] * 40,
-        row_weight=1 / 40,
+        ratios, hacpo.advantage_LPAG.flatten()[:40].tolist(), is_own=[True] * 40, weights=[1.0] * 40, row_weight=1 / 40
     )
     results: list[tuple[Value, Tensor]] = []
     methods: list[Objective] = [HACPO, GSPO]

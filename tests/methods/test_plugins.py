@@ -110,9 +110,7 @@ def test_estimator_remembers_from_step_to_step(small_plan: Callable[..., Plan]) 
         assert of_llama.to_numpy() == pytest.approx(rewards.to_numpy() - mean)
 
 
-def test_plan_with_two_tags_samples_both_and_only_ordinary_rows_count_in_means(
-    small_plan: Callable[..., Plan],
-) -> None:
+def test_plan_with_two_tags_samples_both_and_only_ordinary_rows_count_in_means(small_plan: Callable[..., Plan]) -> None:
     words = ("train.num_steps=1", "engine.skip_zero_advantage=false")
     planned = small_plan("hacpo", *PLUGINS["plan"], *SHORT, *words)
     store = trained(planned)
@@ -197,9 +195,7 @@ def test_objective_treats_others_rows_in_its_own_way(small_plan: Callable[..., P
     assert found == pytest.approx(rows["rewarded"].mean()) and 0.0 < found < 1.0
 
 
-def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(
-    small_plan: Callable[..., Plan],
-) -> None:
+def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(small_plan: Callable[..., Plan]) -> None:
     planned = small_plan("hacpo", *PLUGINS["reward"], *SHORT, "train.num_steps=1")
     store = trained(planned)
     table = store.read_table(1, "rollout.qwen", "rollouts.qwen.parquet")

@@ -193,11 +193,7 @@ def iterations(case: IterationCase) -> dict[str, Any]:
 def corrected_losses(case: LossCase) -> list[dict[str, Any]]:
     """TRL's importance weights for what the sampler differs from the learner in, and the loss with them."""
     return [
-        {
-            "mode": mode,
-            "weight": weight.numpy(),
-            **_policy_loss(case, level, loss_type, KL_COEF, weight),
-        }
+        {"mode": mode, "weight": weight.numpy(), **_policy_loss(case, level, loss_type, KL_COEF, weight)}
         for mode in CORRECTIONS
         for weight in [_importance_weights(case, mode)]
         for level, loss_type in (("token", "dapo"), ("sequence", "grpo"))

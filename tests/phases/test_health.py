@@ -36,10 +36,7 @@ def judge(steps: Iterable[tuple[int, Mapping[str, Values]]], config: ExperimentC
 
 
 def found_in(
-    series: Mapping[str, Sequence[float]],
-    *overrides: str,
-    method: str = "hacpo",
-    others: Sequence[str] = (),
+    series: Mapping[str, Sequence[float]], *overrides: str, method: str = "hacpo", others: Sequence[str] = ()
 ) -> list[tuple[str, int, int | None]]:
     """Rule, beginning and end of the findings about agent a, whose metrics are given by name, a value per step."""
     num_steps = len(next(iter(series.values())))

@@ -65,14 +65,7 @@ def restore(files: Sequence[Torn], message: str) -> bool:
 class Site:
     """A runs folder on a small disk of its own where the machine allows that."""
 
-    def __init__(
-        self,
-        runs_dir: Path,
-        models: Path,
-        *,
-        python: str = sys.executable,
-        has_clock: bool = False,
-    ) -> None:
+    def __init__(self, runs_dir: Path, models: Path, *, python: str = sys.executable, has_clock: bool = False) -> None:
         """
         Args:
             runs_dir: folder to make.

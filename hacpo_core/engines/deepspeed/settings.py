@@ -12,11 +12,7 @@ MAX_BUCKET = 500_000_000  # elements that are reduced at once; DeepSpeed's defau
 def zero_settings(engine: EngineConfig, optimizer: OptimizerConfig, *, num_elements: int) -> dict[str, Any]:
     """The configuration for `deepspeed.initialize`, for a model with this number of trained elements."""
     stage = engine.deepspeed.stage
-    zero: dict[str, Any] = {
-        "stage": stage,
-        "overlap_comm": False,
-        "reduce_bucket_size": min(MAX_BUCKET, num_elements),
-    }
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": False, "reduce_bucket_size": min(MAX_BUCKET, num_elements)}
     if engine.deepspeed.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": engine.device != "cpu"}
     is_bfloat16 = engine.dtype == "bfloat16"

@@ -91,11 +91,7 @@ class BaseHead(ScoringHead):
         """As `ScoringHead.scores`, without the adapters."""
         with without_adapters(self.model):
             return ScoringHead.scores(
-                self,
-                forward,
-                temperature=temperature,
-                chunk_mb=chunk_mb,
-                has_entropy_gradient=has_entropy_gradient,
+                self, forward, temperature=temperature, chunk_mb=chunk_mb, has_entropy_gradient=has_entropy_gradient
             )
 
 

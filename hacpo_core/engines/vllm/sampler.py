@@ -42,11 +42,7 @@ SHUTDOWN_TIMEOUT_S, WATCH_EVERY_S = 10.0, 1.0  # vLLM gives its workers 9 s to e
 
 # No usage statistics, no log lines between hacpo's, and no fork of a process in which torch has threads.
 # Variables set by the user take precedence.
-_ENVIRONMENT = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-}
+_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
 _NEVER = -1e9  # added to a logit
 _SEEDS = 2**63  # vLLM's newer model runner, used on GPUs, stores seeds as signed integers, and -1 means no seed
 _GREW = "Memory usage increased after sleeping"

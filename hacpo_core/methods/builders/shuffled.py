@@ -53,8 +53,7 @@ class Shuffled(Builder):
     )
 
     drops_equal_rewards: bool = setting(
-        False,
-        "leave out problems whose rewards are equal over all sources, unless this holds for every problem (DAPO)",
+        False, "leave out problems whose rewards are equal over all sources, unless this holds for every problem (DAPO)"
     )
 
     reads_partners = False

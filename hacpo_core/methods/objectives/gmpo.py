@@ -42,11 +42,7 @@ class Gmpo(Objective):
             return algo.ratios.masked_mean(is_counted_BT.to(logprob_BT.dtype), rows.mask_BT)
 
         ratio_B, stopped_BT = algo.objectives.geometric_ratio(
-            log_ratio_BT,
-            rows.weighted_advantage_B,
-            rows.mask_BT,
-            low=self.log_low,
-            high=self.log_high,
+            log_ratio_BT, rows.weighted_advantage_B, rows.mask_BT, low=self.log_low, high=self.log_high
         )
         return Surrogate(
             value_B=ratio_B * rows.weighted_advantage_B,

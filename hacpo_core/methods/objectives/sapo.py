@@ -32,10 +32,7 @@ class Sapo(TokenLevel):
         """Surrogate of own rows, without clipping."""
         ratio_BT = algo.ratios.token_ratio(logprob_BT, rows.old_logprob_BT)
         value_BT = algo.objectives.gated_surrogate(
-            ratio_BT,
-            rows.advantage_BT,
-            positive=self.positive_temperature,
-            negative=self.negative_temperature,
+            ratio_BT, rows.advantage_BT, positive=self.positive_temperature, negative=self.negative_temperature
         )
         stopped_BT = rows.mask_BT.new_zeros(rows.mask_BT.shape)
         return self.summed(rows, logprob_BT, value_BT, stopped_BT, algo.clipping.UNBOUNDED)

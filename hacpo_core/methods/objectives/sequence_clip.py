@@ -31,9 +31,7 @@ class SequenceClip(Objective):
     )
 
     log_ratio_clamp: str = setting(
-        "both",
-        "clamp of log s",
-        choices={"both": "to [-10, 10]", "above": "to at most 10 (original code)"},
+        "both", "clamp of log s", choices={"both": "to [-10, 10]", "above": "to at most 10 (original code)"}
     )
 
     reads_partners = False

@@ -85,12 +85,7 @@ def finished(
 
 
 def evaluate(
-    store: StepStore,
-    step: int,
-    benchmark: str,
-    agent: str,
-    reward_PK: np.ndarray[Any, Any],
-    headline: str = "avg@1",
+    store: StepStore, step: int, benchmark: str, agent: str, reward_PK: np.ndarray[Any, Any], headline: str = "avg@1"
 ) -> None:
     """Commit an agent's answers to a benchmark after a step, and their result."""
     num_problems, num_samples = reward_PK.shape

@@ -13,13 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hacpo_core.data.tokens.control_tokens import control_ids, special_token_ids, tokenizers_match, unspellable
-from hacpo_core.data.tokens.retokenize import (
-    Retokenizer,
-    decode_response,
-    strip_eos,
-    valid_unicode,
-    without_eos,
-)
+from hacpo_core.data.tokens.retokenize import Retokenizer, decode_response, strip_eos, valid_unicode, without_eos
 from hacpo_core.errors import ModelError
 from hacpo_core.records import EosRule
 from tests import tokenizers_zoo as zoo

@@ -290,11 +290,7 @@ def undisturbed() -> Trained:
     return on_ranks(2, train, Job(2, seeds=(0, 1, 2, 3)))[0]
 
 
-@pytest.mark.parametrize(
-    ("num_ranks", "stage"),
-    [(2, 2), (1, 1), (1, None), (3, 2)],
-    ids=str,
-)
+@pytest.mark.parametrize(("num_ranks", "stage"), [(2, 2), (1, 1), (1, None), (3, 2)], ids=str)
 def test_checkpoint_of_two_ranks_goes_on_anywhere(
     num_ranks: int, stage: int | None, interrupted: Trained, undisturbed: Trained
 ) -> None:

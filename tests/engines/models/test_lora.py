@@ -21,13 +21,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreT
 from flows.planning.plans import Plan
 from hacpo_core.config import EngineConfig, LoraConfig
 from hacpo_core.engines.learning.torch_learner import TorchLearner
-from hacpo_core.engines.models.lora import (
-    add_adapters,
-    base_head,
-    merged_parts,
-    save_model,
-    without_adapters,
-)
+from hacpo_core.engines.models.lora import add_adapters, base_head, merged_parts, save_model, without_adapters
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
 from hacpo_core.errors import EngineError

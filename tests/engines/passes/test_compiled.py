@@ -50,11 +50,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(logprobs, "_compiled_once", cache(logprobs.compiled_function))
 
 
-@pytest.mark.parametrize(
-    ("backend", "recomputes"),
-    [("aot_eager", False), ("inductor", True)],
-    indirect=["backend"],
-)
+@pytest.mark.parametrize(("backend", "recomputes"), [("aot_eager", False), ("inductor", True)], indirect=["backend"])
 def test_update_and_sampling_are_those_of_plain_layers(backend: None, recomputes: bool) -> None:
     engine = replace(COMPILED, gradient_checkpointing=recomputes)
     for found, expected in zip(trained(engine), trained(replace(engine, compile=False)), strict=True):

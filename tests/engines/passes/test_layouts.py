@@ -89,10 +89,7 @@ def test_problem_that_does_not_fit_is_split_and_repeats_its_prompt() -> None:
 def test_prompt_that_many_rows_share_ends_a_pass_before_attention_copies_it_too_often() -> None:
     rows = [Request(tuple(range(20)), (1, 2)) for _ in range(5)]  # 20 + 5 tokens; 21 a row with the prompt
     passes = list(forward_passes(token_rows(rows), layout="shared_prompts", max_tokens=30))
-    assert [len(forward.rows) for forward in passes] == [
-        4,
-        1,
-    ]  # 5 x 21 row tokens could need more than 4 x 30 places
+    assert [len(forward.rows) for forward in passes] == [4, 1]  # 5 x 21 row tokens could need more than 4 x 30 places
 
 
 def test_two_places_a_token_bound_attention_and_cost_few_passes() -> None:

@@ -230,9 +230,7 @@ def test_command_line_says_one_line_and_exits_with_its_code(
 
 
 def test_disk_without_room_is_one_line(
-    small_disk: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = small_disk("64k")
     (folder / "prefect").mkdir()

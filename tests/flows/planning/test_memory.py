@@ -12,13 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from flows.planning import memory
 from flows.planning.compose import compose
-from flows.planning.memory import (
-    ModelShape,
-    _activation_bytes,
-    agent_memory,
-    gpu_gib,
-    peak_gib,
-)
+from flows.planning.memory import ModelShape, _activation_bytes, agent_memory, gpu_gib, peak_gib
 from hacpo_core.columns import TokenRows
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.engines.models.loading import recompute_activations

@@ -53,11 +53,7 @@ def config_of(*overrides: str, method: str = "hacpo") -> ExperimentConfig:
 
 
 def found(
-    agent: AgentProbe = AGENT,
-    pair: PairProbe = PAIR,
-    cost: ProbeCost = ROOM,
-    *overrides: str,
-    method: str = "hacpo",
+    agent: AgentProbe = AGENT, pair: PairProbe = PAIR, cost: ProbeCost = ROOM, *overrides: str, method: str = "hacpo"
 ) -> list[tuple[str, str]]:
     probe = Probe({"smol": agent}, (pair,))
     findings = probe_findings(config_of(*overrides, method=method), probe, cost)

@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -108,7 +107,9 @@ class Guard:
         return token is not None and hmac.compare_digest(text.encode(), token.encode())
 
     def _is_admitted(self, scope: Scope, headers: Headers) -> bool:
-        text, _, mac = _cookies(headers).get(_cookie_name(scope), "").rpartition(".")
+        # Not http.cookies: it drops all cookies that follow one it cannot parse, such as another page's.
+        cookies = cookie_parser(headers.get("cookie", ""))
+        text, _, mac = cookies.get(_cookie_name(scope), "").rpartition(".")
         return self._access.token is None or hmac.compare_digest(mac.encode(), self._mac(text).encode())
 
     def session(self) -> str:
@@ -151,11 +152,6 @@ def _cookie_name(scope: Scope) -> str:
     """Name of the session cookie; includes the port, because cookies of a host are shared by all its ports."""
     server = scope.get("server") or ("", 0)
     return f"hacpo_{server[1] or 0}"
-
-
-def _cookies(headers: Headers) -> Mapping[str, str]:
-    # Not http.cookies: it drops all cookies that follow one it cannot parse, such as another page's.
-    return cookie_parser(headers.get("cookie", ""))
 
 
 def _host_name(host: str) -> str:

@@ -43,7 +43,8 @@ def extend(shorter: Plan, num_steps: int) -> Plan:
                 f"delete {longer.root} and try again"
             )
         for name in _FOLDERS:
-            make_folder(longer.root / name, partial(_link_all, shorter.root / name))
+            fill = partial(shutil.copytree, shorter.root / name, copy_function=_link, dirs_exist_ok=True)
+            make_folder(longer.root / name, fill)
         for name in _FILES:
             if (shorter.root / name).is_file() and not (longer.root / name).exists():
                 _link(shorter.root / name, longer.root / name)
@@ -71,10 +72,6 @@ def why_not_extended(shorter: Plan, num_steps: int) -> str | None:
     if experiment_id(config, contents_of(config)) != shorter.id:
         return f"its models, data or code changed since, or it is of another version of hacpo; {anew}"
     return None
-
-
-def _link_all(source: Path, target: Path) -> None:
-    shutil.copytree(source, target, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str | Path, target: str | Path) -> None:

@@ -114,7 +114,7 @@ def demonstrate(expression: Expression, misconceptions: Sequence[float], rng: np
     lines = [first, second]
     if forgets_last:
         lines, result = [first], int(first.split("=")[1])
-    return _written(lines, result)
+    return "\n".join([*lines, f"\\boxed{{{result}}}"])
 
 
 def with_spaces(text: str, spaces: Sequence[float], rng: np.random.Generator) -> str:
@@ -131,7 +131,3 @@ def with_spaces(text: str, spaces: Sequence[float], rng: np.random.Generator) ->
         return f"{before}{sign[0]}{behind}"
 
     return re.sub(r"[=\n]", spaced, text)
-
-
-def _written(lines: Sequence[str], result: int) -> str:
-    return "\n".join([*lines, f"\\boxed{{{result}}}"])

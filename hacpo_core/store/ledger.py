@@ -37,6 +37,8 @@ from hacpo_core.store.steps import REPLAYS_FILE, StepStore, phase_name
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+_MAPPINGS = ("figures", "state", "objective_state", "log_centers")
+"""fields of an UpdateRecord that are stored as they are"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +287,7 @@ class Ledger:
         value = {
             "minibatches": [asdict(minibatch) for minibatch in record.minibatches],
             "trace": asdict(record.trace),
-            "figures": dict(record.figures),
-            "state": dict(record.state),
-            "objective_state": dict(record.objective_state),
-            "log_centers": dict(record.log_centers),
+            **{name: dict(getattr(record, name)) for name in _MAPPINGS},
             "cost": asdict(record.cost),
         }
         outputs = {f"update.{agent}.parquet": _row_columns(record.rows), f"update.{agent}.json": value}
@@ -306,10 +305,7 @@ class Ledger:
                 minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
                 rows=_rows_of({name: table[name].to_numpy() for name in table.column_names}),
                 trace=_trace(value["trace"]),
-                figures=value["figures"],
-                state=value["state"],
-                objective_state=value["objective_state"],
-                log_centers=value["log_centers"],
+                **{name: value[name] for name in _MAPPINGS},
                 cost=PhaseCost(**value["cost"]),
             )
 

@@ -19,9 +19,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Self
 
 from hacpo_core.errors import VerificationError
 from hacpo_core.records import AnswerStyle, Equality, Gold, Verdict, VerdictStatus
@@ -48,7 +48,7 @@ class Pair:
     tolerance: float = 0.0
 
 
-class VerifierPool:
+class VerifierPool(AbstractContextManager["VerifierPool"]):
     """Workers that compare answers; each is started on first use, reused, and replaced if it dies.
 
     Calls from several threads run one after another. A pool cannot be used in a forked process.
@@ -156,9 +156,6 @@ class VerifierPool:
             self._is_closed = True
             for worker in self._workers:
                 worker.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()

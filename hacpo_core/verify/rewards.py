@@ -14,7 +14,8 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from hacpo_core.errors import MethodError
 from hacpo_core.records import Problem, RowKey, Verdict
@@ -156,7 +157,7 @@ class UserReward:
         self._worker.close()
 
 
-class Rewards:
+class Rewards(AbstractContextManager["Rewards"]):
     """All reward functions of an experiment, with their weights."""
 
     def __init__(self, functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:
@@ -190,9 +191,6 @@ class Rewards:
         """Close all functions."""
         for function in self._functions:
             function.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()

@@ -52,7 +52,7 @@ class Retokenizer:
         """
         self.is_pass_through = eos != "as_text" and has_same_arguments and tokenizers_match(source, target)
         self._eos = eos
-        self._source_eos_ids = frozenset(source_eos_ids) | _eos_ids(source)
+        self._source_eos_ids = frozenset({*source_eos_ids, source.eos_token_id}) - {None}
         if self.is_pass_through:
             return
         end_id = target.eos_token_id if target_end_id is None else target_end_id
@@ -170,7 +170,3 @@ def without_eos(token_ids: NDArray[np.int32], eos_ids: Collection[int]) -> NDArr
     """
     stripped = strip_eos(token_ids, eos_ids)
     return stripped if len(stripped) else token_ids
-
-
-def _eos_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    return frozenset() if tokenizer.eos_token_id is None else frozenset({tokenizer.eos_token_id})

@@ -51,14 +51,11 @@ def fingerprint(named_tensors: Iterable[tuple[str, Tensor]]) -> Fingerprint:
     projections_J = torch.zeros(NUM_PROJECTIONS, dtype=torch.float64)
     for name, tensor in named_tensors:
         label = f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode()
-        sums, projected_J = _sums(tensor.detach().contiguous().flatten(), seed=_seed(name))
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
+        sums, projected_J = _sums(tensor.detach().contiguous().flatten(), seed=seed)
         text.update(label + b"".join(value.to_bytes(8, "little", signed=True) for value in sums))
         projections_J += projected_J
     return Fingerprint(DIGEST_KIND + text.hexdigest()[:32], tuple(projections_J.tolist()))
-
-
-def _seed(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
 
 
 def _sums(value_N: Tensor, *, seed: int) -> tuple[tuple[int, int], Tensor]:

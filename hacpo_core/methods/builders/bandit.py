@@ -92,7 +92,8 @@ class Bandit(Shuffled):
         """Fresh rows by group, then reused rows of earlier steps."""
         draw = generator(history.seed, "bandit", history.step, history.learner)
         uses: dict[str, int] = dict(state.get("uses", {}))
-        reward = _mean_reward(history, history.step)
+        rewards = [reward for _, reward in history.responses(history.step, history.learner).ordinary_rewards()]
+        reward = float(np.mean(rewards)) if rewards else 0.0
         network = self._learned(history, state, reward)
 
         groups = self.groups(history)
@@ -155,11 +156,6 @@ class Bandit(Shuffled):
             explores = draw.random() < self.exploration
             chosen_keys.add(candidates.pop(int(draw.integers(len(candidates))) if explores else 0))
         return [key for key in gains if key in chosen_keys]
-
-
-def _mean_reward(history: History, step: int) -> float:
-    rewards = [reward for _, reward in history.responses(step, history.learner).ordinary_rewards()]
-    return float(np.mean(rewards)) if rewards else 0.0
 
 
 def _contexts(

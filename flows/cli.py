@@ -110,7 +110,12 @@ def main() -> None:
         try:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
             app()
-        except KeyboardInterrupt:  # before typer catches it, while it reads the commands' declarations
+        except (KeyboardInterrupt, Exception) as error:
+            cause: BaseException | None = error  # OmegaConf makes an error of its own of a Ctrl-C in its midst
+            while cause is not None and not isinstance(cause, KeyboardInterrupt):
+                cause = cause.__context__
+            if cause is None:
+                raise
             sys.exit(EXIT_INTERRUPTED)
         finally:
             with suppress(BrokenPipeError):

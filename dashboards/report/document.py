@@ -48,10 +48,6 @@ def table(frame: pd.DataFrame, num_labels: int) -> _Markup:
     return _Markup("\n".join(f"| {' | '.join(str(escaped(text)) for text in line)} |" for line in lines))
 
 
-def _picture(chart: Chart) -> _Markup:
-    return _Markup(f"![{escaped(chart.caption)}](figures/{chart.name}.svg)")
-
-
 def to_markdown(content: Mapping[str, Any]) -> str:
     """A report as GitHub Markdown; charts are links to `figures/<name>.svg`.
 
@@ -62,7 +58,8 @@ def to_markdown(content: Mapping[str, Any]) -> str:
         loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, finalize=escaped, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"table": table, "picture": _picture}
+    environment.filters["table"] = table
+    environment.filters["picture"] = lambda chart: _Markup(f"![{escaped(chart.caption)}](figures/{chart.name}.svg)")
     return environment.get_template("report.md").render(content).rstrip() + "\n"
 
 

@@ -6,7 +6,7 @@ tokens spelled out in a response, such as `<|im_end|>` or `</s>`, stay plain tex
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,7 +74,8 @@ class Retokenizer:
             return Ragged.of(self._converted(responses), np.int32)
 
     def _converted(self, responses: Responses) -> Sequence[Any]:
-        source_ids = [self._source_ids(ids, reason) for ids, reason in _tokens_and_reasons(responses)]
+        ends = zip(responses.token_ids, responses.finish_reason, strict=True)
+        source_ids = [self._source_ids(ids, reason) for ids, reason in ends]
         if self.is_pass_through:
             return source_ids
         if self._eos == "as_text":
@@ -143,10 +144,6 @@ def response_texts(responses: Responses) -> list[str]:
     texts = map(valid_unicode, responses.text)
     pairs = zip(texts, responses.finish_reason, strict=True)
     return [text.rstrip("\ufffd") if reason == "length" else text for text, reason in pairs]
-
-
-def _tokens_and_reasons(responses: Responses) -> Iterator[tuple[NDArray[np.int32], str]]:
-    return zip(responses.token_ids, responses.finish_reason, strict=True)
 
 
 def valid_unicode(text: str) -> str:

@@ -114,7 +114,7 @@ def main() -> None:
             cause: BaseException | None = error  # OmegaConf makes an error of its own of a Ctrl-C in its midst
             while cause is not None and not isinstance(cause, KeyboardInterrupt):
                 cause = cause.__context__
-            if cause is None:
+            if cause is None or isinstance(error, HacpoError):
                 raise
             sys.exit(EXIT_INTERRUPTED)
         finally:

@@ -110,8 +110,9 @@ def main() -> None:
         try:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
             app()
+        # Ctrl-C before typer catches it, or inside OmegaConf, which turns it into an error of its own
         except (KeyboardInterrupt, Exception) as error:
-            cause: BaseException | None = error  # OmegaConf makes an error of its own of a Ctrl-C in its midst
+            cause: BaseException | None = error
             while cause is not None and not isinstance(cause, KeyboardInterrupt):
                 cause = cause.__context__
             if cause is None or isinstance(error, HacpoError):

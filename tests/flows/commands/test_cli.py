@@ -53,13 +53,13 @@ def test_error_of_a_run_is_said_once_whatever_prefect_logs(
         assert (said == "hacpo: a remedy\n") is not is_said
 
 
-def _as_by_omegaconf() -> Exception:
+def _interrupt_in_omegaconf() -> Exception:
     error = AttributeError("'NoneType' object has no attribute '_invalidate_flags_cache'")
     error.__context__ = KeyboardInterrupt()
     return error
 
 
-@pytest.mark.parametrize("end", [SystemExit(130), KeyboardInterrupt(), _as_by_omegaconf()], ids=repr)
+@pytest.mark.parametrize("end", [SystemExit(130), KeyboardInterrupt(), _interrupt_in_omegaconf()], ids=repr)
 @pytest.mark.parametrize(("command", "is_resumable"), [("train", True), ("probe", False)])
 def test_hint_after_ctrl_c_is_for_commands_that_commit(
     command: str,

@@ -6,15 +6,15 @@ Shapes: R response, N token of all responses, F reward function.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from hacpo_core.columns import Positions, Ragged
+from hacpo_core.columns import Positions, Ragged, largest
 from hacpo_core.records import RowKey, Verdict
 
 ORDINARY = ""
@@ -42,6 +42,7 @@ class Responses:
         finish_reason: "stop", or "length" if the response was cut at the limit.
         num_sampled_R: tokens sampled for each response, including those discarded by a search; None if responses
             contain all sampled tokens.
+        sampler_figures: what the sampler measured, by metric; of several calls, ranks and rounds the largest.
         verdicts: None before verification.
     """
 
@@ -57,6 +58,7 @@ class Responses:
     text: tuple[str, ...]
     finish_reason: tuple[str, ...]
     num_sampled_R: NDArray[np.int64] | None = None
+    sampler_figures: Mapping[str, float] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] | None = None
 
     def __len__(self) -> int:
@@ -139,6 +141,8 @@ def _joined(columns: Sequence[Any]) -> Any:
         return tuple(value for column in columns for value in column)
     if isinstance(first, Ragged):
         return Ragged.joined(columns)
+    if isinstance(first, Mapping):
+        return largest(columns)
     return np.concatenate(columns) if isinstance(first, np.ndarray) else first
 
 
@@ -181,8 +185,8 @@ def verdicts_as_arrow(responses: Responses) -> pyarrow.Table:
     return pyarrow.table(_keys(responses) | columns)
 
 
-def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
-    """Responses from a table of `as_arrow`."""
+def from_arrow(table: pyarrow.Table, *, step: int, agent: str, figures: Mapping[str, float]) -> Responses:
+    """Responses from a table of `as_arrow`, and what the sampler measured."""
     return Responses(
         step=step,
         agent=agent,
@@ -196,6 +200,7 @@ def from_arrow(table: pyarrow.Table, *, step: int, agent: str) -> Responses:
         text=tuple(table["text"].to_pylist()),
         finish_reason=tuple(table["finish_reason"].to_pylist()),
         num_sampled_R=table["num_sampled"].to_numpy() if "num_sampled" in table.column_names else None,
+        sampler_figures=figures,
     )
 
 

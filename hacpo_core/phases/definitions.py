@@ -73,9 +73,12 @@ DEFINITIONS: Mapping[str, str] = {
     "noise has none",
     "sampler/effective_share": "effective sample size of own responses, as a share of them, if each were weighted by "
     "its probability under the learner over that under the sampler",
+    "vllm/cache_tokens": "tokens that the cache of an engine of vLLM holds",
+    "vllm/preemptions": "responses that vLLM put off because its cache was full, and whose tokens it computed again",
     "tokens/sampled": "tokens that the agent sampled",
     "tokens/trained": "response tokens in the agent's updates",
     "time/rollout_s": "wall-clock seconds of the rollout phase",
+    "time/vllm_waiting_s": "longest wait of a response for vLLM to begin with it, in seconds",
     "time/verify_s": "wall-clock seconds of the verify phase",
     "time/update_s": "wall-clock seconds of the update phase",
     "gpu/rollout_s": "GPU-seconds of the rollout phase",

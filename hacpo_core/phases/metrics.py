@@ -77,6 +77,7 @@ def _response_metrics(rollout: Committed[Responses], verification: Committed[Res
         "time/verify_s": verification.cost.seconds,
         "gpu/rollout_s": rollout.cost.gpu_seconds,
         **_search_metrics(verification.value),
+        **rollout.value.sampler_figures,
     }
 
 

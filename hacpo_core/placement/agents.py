@@ -221,6 +221,7 @@ class Agent:
             token_ids=sampled.token_ids,
             logprobs=sampled.logprobs,
             num_sampled_R=sampled.num_sampled_R,
+            sampler_figures=sampled.figures,
             text=tuple(decode_response(self.tokens.tokenizer, ids.tolist()) for ids in content),
             finish_reason=tuple("length" if is_cut else "stop" for is_cut in sampled.is_cut_R),
         )

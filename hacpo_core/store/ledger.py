@@ -147,7 +147,7 @@ class Ledger:
     def save_rollouts(self, step: int, agent: str, sampled: Committed[Responses], round_index: int = 0) -> None:
         """Commit a round of phase rollout.<agent>; the state is the plan's."""
         responses = sampled.value
-        value = {"cost": asdict(sampled.cost), "state": dict(sampled.state)}
+        value = {"cost": asdict(sampled.cost), "state": dict(sampled.state), "figures": dict(responses.sampler_figures)}
         phase, name = phase_name("rollout", agent, round_index), phase_name("rollouts", agent, round_index)
         outputs = {f"{name}.parquet": as_arrow(responses), f"{name}.json": value}
         # Responses that are sampled again may differ, so everything computed from them is outdated.
@@ -173,7 +173,7 @@ class Ledger:
         def load() -> Committed[Responses]:
             table = self.store.read_arrow(step, phase, f"{name}.parquet")
             value = self.store.read_value(step, phase, f"{name}.json")
-            responses = from_arrow(table, step=step, agent=agent)
+            responses = from_arrow(table, step=step, agent=agent, figures=value.get("figures", {}))
             return Committed(responses, PhaseCost(**value["cost"]), value["state"])
 
         return self._read(step, phase, load)

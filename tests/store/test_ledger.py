@@ -55,7 +55,8 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("rollouts", [(ROLLOUT,), (ROLLOUT, TAGGED), (ROLLOUT, EMPTY), (EMPTY,)])
 def test_rollouts_are_read_as_they_were_sampled(rollouts: tuple[Rollout, ...], tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
-    batch = Committed(replace(responses_of(rollouts), verdicts=None), COST, STATE)
+    responses = replace(responses_of(rollouts), verdicts=None, sampler_figures={"vllm/cache_tokens": 640.0})
+    batch = Committed(responses, COST, STATE)
     before.save_rollouts(1, "qwen", batch)
     assert plain(after.rollouts(1, "qwen")) == plain(batch)
     assert after.state(1, "rollout.qwen") == STATE
@@ -81,7 +82,9 @@ def test_verdicts_are_read_as_they_were_given_with_their_responses(
 def test_rounds_are_read_as_one_and_a_round_that_is_sampled_again_outdates_later_ones(tmp_path: Path) -> None:
     before, after = two_ledgers(tmp_path)
     first = replace(responses_of([ROLLOUT, replace(ROLLOUT, index=1)]), verdicts=None)
+    first = replace(first, sampler_figures={"vllm/preemptions": 3.0, "time/vllm_waiting_s": 0.5})
     second = replace(responses_of([replace(ROLLOUT, index=2)]), verdicts=None)
+    second = replace(second, sampler_figures={"vllm/preemptions": 1.0, "time/vllm_waiting_s": 0.75})
     rounds = [(first, (RIGHT, WRONG)), (Responses.none(1, "qwen"), ()), (second, (UNSCORED,))]
     for n, (responses, verdicts) in enumerate(rounds):
         before.save_rollouts(1, "qwen", Committed(responses, COST), n)
@@ -91,6 +94,7 @@ def test_rounds_are_read_as_one_and_a_round_that_is_sampled_again_outdates_later
         sampled, verified = ledger.rollouts(1, "qwen"), ledger.verdicts(1, "qwen")
         assert sampled.cost == PhaseCost.total([COST] * 3)
         assert verified.value.sample_R.tolist() == [0, 1, 2]
+        assert sampled.value.sampler_figures == {"vllm/preemptions": 3.0, "time/vllm_waiting_s": 0.75}
         assert verified.value.verdicts == (RIGHT, WRONG, UNSCORED)
         assert len(ledger.verdicts(1, "qwen", rounds=1).value) == 2
     before.save_rollouts(1, "qwen", Committed(second, COST), 1)

@@ -5,14 +5,14 @@ Shapes: R response.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hacpo_core.columns import Ragged
+from hacpo_core.columns import Ragged, largest
 from hacpo_core.records import SamplingLimits
 
 
@@ -44,12 +44,14 @@ class Sampled:
         logprobs: float32, nats, of these tokens under the policy.
         is_cut_R: whether the response was cut at the limit.
         num_sampled_R: int64, tokens that were sampled for the response; None if it contains all of them.
+        figures: what the sampler measured, by metric.
     """
 
     token_ids: Ragged
     logprobs: Ragged
     is_cut_R: NDArray[np.bool_]
     num_sampled_R: NDArray[np.int64] | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, responses: Sequence[tuple[Any, Any, bool]]) -> Sampled:
@@ -70,6 +72,7 @@ class Sampled:
             Ragged.joined([part.logprobs for part in parts]).take(order),
             np.concatenate([part.is_cut_R for part in parts])[order],
             None if all(part.num_sampled_R is None for part in parts) else np.concatenate(counts)[order],
+            largest([part.figures for part in parts]),
         )
 
 

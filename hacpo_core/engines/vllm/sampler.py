@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,7 @@ class VllmSampler:
             "skip_tokenizer_init": True,
             "tokenizer_mode": _NO_TOKENIZER,
             "use_tqdm_on_load": False,
+            "disable_log_stats": False,  # or requests have no figures
             "dtype": engine.dtype,
             "max_model_len": self._max_tokens,
             "max_num_seqs": rollout.batch_size,
@@ -224,7 +226,15 @@ class VllmSampler:
             self._stop(error)  # unfinished requests are still in the engine and would block later ones forever
             raise
         answered = zip(outputs, limits_R, strict=True)
-        return Sampled.of([_response(output.outputs[0], self.reports_policy(own)) for output, own in answered])
+        sampled = Sampled.of([_response(output.outputs[0], self.reports_policy(own)) for output, own in answered])
+        cache = self.llm.llm_engine.vllm_config.cache_config
+        waited_s = [output.metrics.scheduled_ts - output.metrics.queued_ts for output in outputs]
+        figures = {
+            "vllm/cache_tokens": float(cache.num_gpu_blocks * cache.block_size),
+            "vllm/preemptions": float(sum(output.metrics.num_preemptions for output in outputs)),
+            "time/vllm_waiting_s": max(waited_s, default=0.0),
+        }
+        return replace(sampled, figures=figures)
 
     def synchronise(self, version: int, check: Callable[[], None]) -> None:
         """Copy the learner's current weights, clear the prefix cache and call `check`.

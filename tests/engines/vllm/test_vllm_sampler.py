@@ -95,7 +95,13 @@ def model_of(
 
 
 def sampler_of(
-    model: PreTrainedModel, folder: Path, *, vllm: VllmConfig = VLLM, top_p: float = 1.0, max_tokens: int = MAX_TOKENS
+    model: PreTrainedModel,
+    folder: Path,
+    *,
+    vllm: VllmConfig = VLLM,
+    top_p: float = 1.0,
+    max_tokens: int = MAX_TOKENS,
+    eos_ids: tuple[int, ...] = EOS_IDS,
 ) -> VllmSampler:
     model.save_pretrained(folder)
     return VllmSampler(
@@ -104,7 +110,7 @@ def sampler_of(
         engine=EngineConfig(sampler="vllm", vllm=vllm),
         rollout=RolloutConfig(top_p=top_p, batch_size=64),
         max_tokens=max_tokens,
-        eos_ids=EOS_IDS,
+        eos_ids=eos_ids,
     )
 
 
@@ -183,6 +189,21 @@ def test_same_seed_gives_the_same_response_in_any_batch_and_order(engine: VllmSa
     assert [response.token_ids for response in backwards] == tokens
     assert [response.token_ids for response in alone] == tokens[:5]
     assert len(set(tokens)) > 30
+
+
+def test_cache_that_is_too_small_shows_in_the_figures(engine: VllmSampler, tmp_path: Path) -> None:
+    roomy = engine.sample(REQUESTS, LIMITS).figures
+    assert roomy["vllm/cache_tokens"] > 40 * MAX_TOKENS
+    assert roomy["vllm/preemptions"] == 0
+    small = VllmConfig(kv_cache_gb=0.0006, enforce_eager=True)
+    sampler = sampler_of(model_of("qwen3"), tmp_path, vllm=small, eos_ids=())
+    try:
+        figures = sampler.sample(REQUESTS[:8], replace(LIMITS, max_tokens=280)).figures
+    finally:
+        sampler.close()
+    assert figures["vllm/cache_tokens"] < 5 * MAX_TOKENS
+    assert figures["vllm/preemptions"] > 0
+    assert figures["time/vllm_waiting_s"] > 2 * roomy["time/vllm_waiting_s"]
 
 
 def test_end_of_sequence_is_part_of_the_response_whichever_id_it_is(engine: VllmSampler) -> None:
@@ -449,6 +470,7 @@ def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Ca
         assert len(set(digests)) == 4
         for step in (1, 2, 3, 4):
             assert found[f"{step} {agent}"]["sampler/logprob_difference_mean"] < 1e-4
+            assert found[f"{step} {agent}"]["vllm/preemptions"] == 0
     assert psutil.Process().children(recursive=True) == before
 
 

@@ -18,7 +18,7 @@ from typing import get_args
 
 from hacpo_core.data.boxed import boxed
 from hacpo_core.records import AnswerStyle
-from hacpo_core.verify.spelling import words
+from hacpo_core.verify.spelling import named, words
 
 MAX_TEXT_CHARS = 200_000
 """Only the last MAX_TEXT_CHARS characters of a response are searched."""
@@ -33,9 +33,9 @@ UNREADABLE = "the gold answer cannot be read"
 _NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\]}.])[-−][ ]?)?(?:\\?\$(?P<minus>-)?)?"
     r"(?P<digits>\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d)|\d+)?(?P<decimals>(?<!\.)\.\d+)?"
-    r"(?P<over>/\d+(?![\d.]))?(?P<percent>[ ]?\\?%)?"
-    r"(?P<more>\^\{?[-−]?\d{1,9}\}?|:\d\d(?!\d)(?::\d\d)?(?:[ ]?[aApP]\.?[mM]\b)?|[eE][-+]?\d{1,3}(?![\w.])"
-    r"|[ ]?(?:[x×*]|\\times)[ ]?10\^\{?[-−]?\d{1,9}\}?|(?<![./\d]\d)[ ]\d{1,9}/\d{1,9}(?![\d.])"
+    r"(?P<over>/\d+(?!\d|\.\d))?(?P<percent>[ ]?\\?%)?"
+    r"(?P<more>\^\{?[-−]?\d{1,9}\}?|:\d\d(?!\d)(?::\d\d)?(?:[ ]?[aApP]\.?[mM]\b)?|[eE][-+]?\d{1,3}(?!\w|\.\d)"
+    r"|[ ]?(?:[x×*]|\\times)[ ]?10\^\{?[-−]?\d{1,9}\}?|(?<=\d)(?<!/\d)(?<!\.\d)[ ]\d{1,9}/\d{1,9}(?!\d|\.\d)"
     r"|[ ](?:hundred|thousand|[mbtr]+illion|dozen|lakh|crore)s?\b)?"
 )
 _FORMULA = re.compile(
@@ -58,23 +58,31 @@ _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 _VERDICT_OR_OPTION = re.compile(r"(?:yes|no|true|false)\b|\(?[A-J]\)", re.IGNORECASE)
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}")
 _TAIL = re.compile(
-    r",?[ ](?:because|since|so|which|that|who|as(?![ ]long)|at(?![ ](?:least|most))|in(?!$|[ ](?:total|all|case)\b)"
+    r",?[ ](?:because|since|so|which|that|who|as(?![ ]long)|at(?![ ](?:least|most))"
+    r"|in(?!$|[ ](?:total|all|case|base)\b)|when|rounded|to the nearest|by the|with no|for (?:each|every|all|the)"
     r"|on(?![ ](?:the[ ])?condition)|every|each|during|from|of the)[ ].*"
     r"|,[ ](?:and|so)[ ](?:the|so|then|this|that|it|he|she|they|we)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
 """what explains an answer behind it; other words stay, for they may change it"""
+_WORDS_OF_CHANGE = [*words("no noun"), *words("number"), *words("tens"), *named("amount")]
 _CHANGE = re.compile(
     r"(?!st\b|nd\b|rd\b|th\b)[A-Za-z√π!]|[ ]?(?:[b-z](?![\w.])|[-+±−*/÷×](?!\*)|\\(?![)\]])|\((?![A-Za-z]))"
-    rf"|[ ](?:pi|sqrt|squared|cubed|{'|'.join(words('no noun') + words('number') + words('tens'))})s?(?!\w)"
-    r"|.*(?:\d|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
+    rf"|[ ](?:pi|sqrt|squared|cubed|{'|'.join(_WORDS_OF_CHANGE)})s?(?!\w)"
+    r"|.*(?:\d|\$(?=[\w\\(-])|\\[(\[]|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
     re.IGNORECASE | re.DOTALL,
 )
-"""what changes the number before it"""
-_BOUND = re.compile(
-    r"\b(?:not|never|between|either|at (?:least|most)|(?:more|less|fewer|greater) than|over|under)[ $*(]*$",
+"""what changes the number or formula before it"""
+_CHANGE_BEFORE = re.compile(
+    r"[√π+/^<>≤≥≠|{}×·÷±\d]|\\[A-Za-z]|(?<![A-Za-z])[b-z] ?$|[A-Za-z]\(?$"
+    r"|[-−] ?$|\b(?:not|never|between|either|at (?:least|most)|(?:more|less|fewer|greater|other) than|over|under|up to"
+    r"|except|(?:square|cube|root|half|third|quarter|fifth|tenth|percent) of|minus|plus|negative|times|twice|double"
+    r"|triple|log|ln)[ $*(]*$",
     re.IGNORECASE,
 )
+"""what changes the number or formula behind it"""
+_SEVERAL = re.compile(r"[ ](?:and|or)[ ]|\d,[^=]*=|(?<![A-Za-z])\d+[ ]?[a-z][ ]?=|[\^√\\].*=", re.IGNORECASE)
+"""equations that are more than a number and its name"""
 _NUMBER_WORD = re.compile(rf"(?:{'|'.join(words('number') + words('tens'))})\b", re.IGNORECASE)
 _DENIAL = re.compile(r"(?:\b(?:not|never|cannot|neither|nor)\b|n't\b)(?:(?!but\b)[^.;,\n]){0,30}$", re.IGNORECASE)
 _SEPARATOR = re.compile(r",(?:\\!\s*)+(?=\d{3}(?!\d))")  # of thousands: 11,\! 111
@@ -156,30 +164,31 @@ def _number_of(text: str) -> str | None:
     """The final number of a response: after the last ####, else in the announced answer, else the last number."""
     announced = _announced_segment(text)
     sentence = "" if announced is None else _TAIL.sub("", _first_sentence(announced)).strip().strip("*_`")
-    has_several = re.search(" (?:and|or) ", sentence)
-    for part in (sentence if has_several else sentence.rpartition("=")[2], sentence):
+    for part in (sentence if _SEVERAL.search(sentence) else sentence.rpartition("=")[2], sentence):
         number = next(filter(_is_number, _NUMBER.finditer(part)), None)
         if number is not None:
-            is_other = _CHANGE.match(part, number.end()) or _BOUND.search(part[: number.start()])
-            return part.strip() if is_other else _plain_number(number)
+            return part.strip() if _is_changed(part, number) else _plain_number(number)
     return sentence if _NUMBER_WORD.match(sentence) else _last_number(text)
 
 
 def _announced_expression(text: str) -> str | None:
-    """The announced answer: a formula, else the first sentence without what explains it."""
+    """The announced answer: its first sentence without what explains it; only the formula if nothing changes that."""
     segment = _announced_segment(text)
     if segment is None:
         return None
     formula = _FORMULA.match(segment)
-    if formula is not None:
-        return _formula_content(formula)
-    sentence = _first_sentence(segment).strip().strip("*_`\"'").strip()
+    end = 0 if formula is None else formula.end()
+    sentence = _TAIL.sub("", segment[:end] + _first_sentence(segment[end:])).strip().strip("*_`\"'").strip()
     inner = None if _VERDICT_OR_OPTION.match(sentence) else _FORMULA.search(sentence)
-    if inner is not None:
+    if inner is not None and not _is_changed(sentence, inner):
         return _formula_content(inner)
-    if not any(character.isalnum() for character in sentence):
-        return None
-    return _TAIL.sub("", sentence) if len(sentence) <= MAX_ANSWER_CHARS else None
+    is_short = len(sentence) <= MAX_ANSWER_CHARS and any(character.isalnum() for character in sentence)
+    return sentence if is_short else None
+
+
+def _is_changed(sentence: str, match: re.Match[str]) -> bool:
+    """Whether other parts of a sentence change the number or formula in it."""
+    return bool(_CHANGE.match(sentence, match.end()) or _CHANGE_BEFORE.search(sentence[: match.start()]))
 
 
 def _announced_segment(text: str) -> str | None:
@@ -220,7 +229,7 @@ def _last_expression(text: str) -> str | None:
     formula = _last_match(_FORMULA, text)
     number = _last_number_match(text)
     if formula is not None and (number is None or number.end() <= formula.end()):
-        return _formula_content(formula)
+        return None if _DENIAL.search(text[: formula.start()][-60:]) else _formula_content(formula)
     if number is not None:
         return _plain_number(number)
     return line if is_short and line == stripped else None

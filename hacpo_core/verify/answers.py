@@ -162,8 +162,7 @@ def last_boxed(text: str) -> str | None:
 
 def _number_of(text: str) -> str | None:
     """The final number of a response: after the last ####, else in the announced answer, else the last number."""
-    announced = _announced_segment(text)
-    sentence = "" if announced is None else _TAIL.sub("", _first_sentence(announced)).strip().strip("*_`")
+    sentence = _announced_sentence(text) or ""
     for part in (sentence if _SEVERAL.search(sentence) else sentence.rpartition("=")[2], sentence):
         number = next(filter(_is_number, _NUMBER.finditer(part)), None)
         if number is not None:
@@ -172,18 +171,25 @@ def _number_of(text: str) -> str | None:
 
 
 def _announced_expression(text: str) -> str | None:
-    """The announced answer: its first sentence without what explains it; only the formula if nothing changes that."""
+    """The sentence of an announced answer; only its formula if nothing else there changes that."""
+    sentence = _announced_sentence(text)
+    if sentence is None:
+        return None
+    formula = None if _VERDICT_OR_OPTION.match(sentence) else _FORMULA.search(sentence)
+    if formula is not None and not _is_changed(sentence, formula):
+        return _formula_content(formula)
+    is_short = len(sentence) <= MAX_ANSWER_CHARS and any(character.isalnum() for character in sentence)
+    return sentence if is_short else None
+
+
+def _announced_sentence(text: str) -> str | None:
+    """The sentence of an announced answer, without what explains it."""
     segment = _announced_segment(text)
     if segment is None:
         return None
     formula = _FORMULA.match(segment)
     end = 0 if formula is None else formula.end()
-    sentence = _TAIL.sub("", segment[:end] + _first_sentence(segment[end:])).strip().strip("*_`\"'").strip()
-    inner = None if _VERDICT_OR_OPTION.match(sentence) else _FORMULA.search(sentence)
-    if inner is not None and not _is_changed(sentence, inner):
-        return _formula_content(inner)
-    is_short = len(sentence) <= MAX_ANSWER_CHARS and any(character.isalnum() for character in sentence)
-    return sentence if is_short else None
+    return _TAIL.sub("", segment[:end] + _first_sentence(segment[end:])).strip().strip("*_`\"'").strip()
 
 
 def _is_changed(sentence: str, match: re.Match[str]) -> bool:

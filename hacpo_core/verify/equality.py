@@ -78,8 +78,10 @@ def expressions_equal(candidate: Expression, gold: Expression, tolerance: float 
     """Numbers agree to 30 digits, decimals to the sixth; expressions with variables at random real points.
 
     What such points cannot decide (many variables, unknown functions), math-verify does. Its time limits use signals
-    and are off: the pool ends a slow worker.
+    and are off: the pool ends a slow worker. If both say what they count, it must be the same: 5 gains, 5 losses.
     """
+    if candidate.nouns and gold.nouns and candidate.nouns.isdisjoint(gold.nouns):
+        return False
     one, other = _with_one_constant(candidate.value, gold.value)
     is_decimal = candidate.is_decimal or gold.is_decimal
     if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
@@ -109,7 +111,7 @@ def _numbers_equal(one: Any, other: Any, tolerance: float, *, is_decimal: bool) 
 def quantities_equal(candidate: Quantity, gold: Quantity, tolerance: float) -> bool:
     """The values agree in one unit; or the units are letters, and so variables."""
     for value, is_exact in conversions(candidate, gold.units):
-        converted = Expression(value, "", candidate.value.is_decimal or not is_exact)
+        converted = replace(candidate.value, value=value, is_decimal=candidate.value.is_decimal or not is_exact)
         if expressions_equal(converted, gold.value, tolerance):
             return True
     return candidate.term is not None and gold.term is not None and expressions_equal(candidate.term, gold.term)
@@ -231,8 +233,10 @@ def _without_units(candidate: Any, gold: Any, tolerance: float) -> bool:
             return True
         if quantity is candidate and number.value.is_real and 0 < number.value <= 1:
             return False
-    readings = [quantity.value, quantity.term] if quantity.term else [quantity.value]
-    return any(expressions_equal(reading, number, tolerance) for reading in readings)
+    if number.nouns and not quantity.value.nouns and quantity.units != (PERCENT,):
+        return False  # 10 pesos and $10
+    readings = [quantity.term] if quantity is gold and quantity.term else [quantity.value, quantity.term]
+    return any(reading is not None and expressions_equal(reading, number, tolerance) for reading in readings)
 
 
 CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
@@ -246,7 +250,8 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
     (kinds.Ratio | Expression, kinds.Ratio | Expression, ratios_equal),
     (kinds.Literal, kinds.Ratio, lambda time, gold, _: gold.time in (time.text, *time.also)),
     (kinds.Ratio, kinds.Literal, lambda time, gold, _: time.time == gold.text),
-    (Expression, kinds.Literal, lambda digits, gold, _: digits.text.upper() in gold.also),  # of a number in a base
+    (Expression, kinds.Literal, lambda digits, gold, _: digits.text.upper() in gold.also or _is_product(digits, gold)),
+    (kinds.Literal, Expression, lambda letters, gold, _: _is_product(gold, letters)),
 )
 """types of a candidate and of a gold answer, and how the two are compared"""
 
@@ -265,6 +270,12 @@ def _is_constant(answer: Any) -> bool:
     return isinstance(value, Expression) and bool(getattr(value.value, "is_number", False))
 
 
+def _is_product(expression: Expression, word: kinds.Literal) -> bool:
+    """Whether letters that could be a word are a product: m g h is mgh."""
+    is_short = len(word.text) < 5 and word.text.isalpha() and expression.value.free_symbols
+    return bool(is_short) and expression.value == sympy.prod(map(sympy.Symbol, word.text))
+
+
 def _names(side: kinds.Side, number: int, gold: Answer) -> bool:
     """Whether a side of a chain says what has the value that the others give: a name, a + b, |x|; not 2x or x + 1."""
     if not _is_constant(gold) or not isinstance(side.value, Expression):
@@ -277,6 +288,7 @@ def _names(side: kinds.Side, number: int, gold: Answer) -> bool:
 
 def _is_rounded(decimal: Any, exact: Any) -> bool:
     """Whether a decimal is a number rounded to the decimal's places."""
+    decimal, exact = (side.value if isinstance(side, Quantity) else side for side in (decimal, exact))
     if not (isinstance(decimal, Expression) and decimal.is_decimal and isinstance(exact, Expression)):
         return False
     places = len(decimal.text.partition(".")[2])
@@ -304,9 +316,12 @@ def _match(candidate: Listing, gold: Listing, tolerance: float) -> bool:
 
 
 def _with_one_constant(*values: Any) -> tuple[Any, ...]:
-    """A constant of integration, a summand, is C or c."""
+    """A constant of integration, a summand or the factor of an exponential, is C or c."""
     letters = {sympy.Symbol("c"), sympy.Symbol("C")}
     is_constant = values[0].free_symbols ^ values[1].free_symbols == letters and all(
-        letters & set(sympy.Add.make_args(value)) for value in values
+        any(
+            part in letters or (part.has(sympy.exp) and letters & set(part.args)) for part in sympy.Add.make_args(value)
+        )
+        for value in values
     )
     return tuple(value.xreplace({sympy.Symbol("C"): sympy.Symbol("c")}) for value in values) if is_constant else values

@@ -25,12 +25,15 @@ _MEANINGS = {name: units.split() for name, units in named("meaning").items()}
 """signs, and words of several units"""
 AMOUNTS = {name: int(amount) for name, amount in named("amount").items()}
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
-_FILLERS, _POWERS = set(words("filler")), set(words("power"))
+_FILLERS, _POWERS, _BARE = set(words("filler")), set(words("power")), set(words("bare"))
+_SYMBOL = re.compile(r"(?:[msghlLNJWVAKCF]|mg)(?: \^ \{ (?:- )?\d \})?(?: / [a-z]{1,3}(?: \^ \{ \d \})?)?(?: \d.*)?")
+"""units of one letter, which a formula may have as variables"""
 NO_NOUNS = set(words("no noun") + words("number") + words("tens"))
 """words and signs that are no nouns, or change a value: what stands behind a value and has one of them is not read"""
 _SPELLINGS = (
     (re.compile("° (?:of )?(c|f)(?:elsius|ahrenheit)?(?= |$)", re.IGNORECASE), r"°\1"),
     (re.compile("' '"), "''"),
+    (re.compile("(?:^| )times(?: as (?:many|much))?$"), ""),
     (re.compile("per cent(?= |$)"), "%"),
     (re.compile(r"\^ \{ (-? ?\d{1,2}) \}"), r"** ( \1 )"),
     (re.compile(r"(?<=\w) - (?=\w)|\."), " "),
@@ -118,18 +121,19 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
     text, is_behind_number = token.text, before.kind == "number" or before.text == "}"
     if token.kind == "sign":
         is_prime = text in ("'", '"') and (is_behind_number or before.text == "°")
-        return is_prime or text in ("%", "¢", "°", *_CURRENCIES)
+        is_per = text == "/" and bool(tokens[at + 1 :]) and tokens[at + 1].kind == "text"
+        return is_prime or is_per or text in ("%", "¢", "°", *_CURRENCIES)
     if before.kind == "sign" and before.text not in (*CLOSES, "!", "°", "∞", "'"):
         return False
     if token.kind != "letters" or not text.isascii():
         inside = tokens[at + 2 : at + 3] if text == "frac" else []
         is_fraction = any(part.kind == "text" and known_unit(part.text) is not None for part in inside)
         return token.kind in ("letters", "text") or is_fraction
-    is_short = len(text) == 1
-    is_letter = is_short and token.is_spaced and is_behind_number and text in "msghlLNJWVAKCF"
-    is_word = token.is_spaced and (len(text) > 2 or text in _POWERS or text in ("of", "in"))
-    is_known = not is_short and (token.is_spaced or is_behind_number) and known_unit(text) is not None
-    return is_letter or is_word or is_known
+    is_plain = token.is_spaced and all(part.kind in ("number", "sign") for part in tokens[:at])
+    is_symbol = is_plain and _SYMBOL.fullmatch(text_of(tokens[at:])) is not None
+    is_word = token.is_spaced and (len(text) > 3 or text in _POWERS or text in ("of", "in"))
+    is_known = text in _BARE or (len(text) > 3 and known_unit(text) is not None)
+    return is_symbol or is_word or (is_known and (token.is_spaced or is_behind_number))
 
 
 def _single(value_tokens: list[Token], unit: list[Token]) -> Expression | Quantity:
@@ -137,13 +141,18 @@ def _single(value_tokens: list[Token], unit: list[Token]) -> Expression | Quanti
     while num_amounts < len(unit) and (amount := AMOUNTS.get(unit[num_amounts].word.removesuffix("s"))):
         value, num_amounts = replace(value, value=value.value * amount, text=""), num_amounts + 1
     units = _units(unit[num_amounts:])
-    letters = [Token("letters", t.text) if t.kind == "text" and len(t.text) == 1 else t for t in unit]
-    try:
-        is_letters = not num_amounts and all(token.kind == "letters" for token in letters)
-        term = expression_of([*value_tokens, *letters]) if is_letters else None
-    except UnreadError:
-        term = None
+    value = replace(value, nouns=_nouns(unit[num_amounts:]))
+    is_letters = unit[0].kind == "letters" and len(unit[0].text) == 1
+    term = expression_of([*value_tokens, *unit]) if is_letters else None
     return Quantity(value, units, term) if units else value
+
+
+def _nouns(unit: Sequence[Token]) -> frozenset[str]:
+    """The words of a unit that pint does not know: what is counted, or what happened to it (a 20% decrease)."""
+    known = _FILLERS | _POWERS | _MEANINGS.keys()
+    return frozenset(
+        t.word.removesuffix("s") for t in unit if t.word not in known | {""} and known_unit(t.text) is None
+    )
 
 
 def _units(tokens: Sequence[Token]) -> tuple[Any, ...]:
@@ -152,11 +161,13 @@ def _units(tokens: Sequence[Token]) -> tuple[Any, ...]:
     Raises:
         UnreadError: they are neither a unit nor nouns.
     """
+    if any(token.kind == "command" and token.text not in ("frac", "Omega") for token in tokens):
+        raise UnreadError("a formula")
     text = text_of(tokens)
     for pattern, spelling in _SPELLINGS:
         text = pattern.sub(spelling, text)
     names = text.split()
-    meanings = [_meanings(name, is_last=at == len(names) - 1) for at, name in enumerate(names)]
+    meanings = [_meanings(name, is_last=after in ("", "**")) for name, after in pairwise([*names, ""])]
     if any(name[0] in ("squared", "cubed", "**") and before == _NOUN for before, name in pairwise([_NOUN, *meanings])):
         raise UnreadError("a power without a unit")
     try:

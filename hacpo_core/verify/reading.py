@@ -30,17 +30,17 @@ _IDLE = re.compile(
 )
 _ROUNDED = re.compile(r" (?:\( )?(?:approximately|approx|exactly)(?: \. )?(?: \))?$")
 _OPTION = re.compile(
-    r"(?:(?i:option|choice) )?(?:\( )?(?P<letter>[A-J])(?: \)| \.| :|$)(?! (?:or|and|not|if|unless|is)\b)"
+    r"(?:(?i:option|choice) )?(?:[(\[] )?(?P<letter>[A-J])(?: [)\]]| \.| :|$)(?! (?:or|and|not|if|unless|is)\b)"
     r"(?!.*(?:^|[^A-Za-z] |and |or )[A-J] [).:])(?!.* (?:and|or|,|;|&|/) [A-J]$)"
 )
 _TRUTH = re.compile(
     r"(?P<word>yes|no|true|false)\b(?! (?:for|with|assuming|provided|given)\b)(?!.*\b(?:yes|no|true|false|if|iff"
-    r"|unless|when|whenever|only|but|except|though|although|however|maybe|or|sometimes)\b)"
+    r"|unless|when|whenever|only|but|except|though|although|however|maybe|or|sometimes|some|under|not sure)\b)"
 )
-_TIME = re.compile(r"(\d{1,2}):(\d{2})(?::([0-5]\d))?(?:([ap])\.?m\.?)?")
+_TIME = re.compile(r"(\d{1,2})(?::(\d{2})(?::([0-5]\d))?|(?=[ap]))(?:([ap])\.?m\.?)?")
 _BASE = re.compile(
     r"\(?(?P<digits>-?[0-9A-Za-z]*?\d[0-9A-Za-z]*?(?:\.[0-9A-Za-z]+?)?)\)?"
-    r"(?:_\{(?P<base>\d+)\}|\(?(?:in)?base-?_?\{?(?P<behind>\d+)\}?\)?)"
+    r"(?:_\{\(?(?P<base>\d+)\)?\}|\(?(?:in)?base-?_?\{?(?P<behind>\d+)\}?\)?)"
 )
 _CLAUSE = re.compile(
     r"(?P<before>.+?)(?: [,;(])? (?:(?P<word>(?:for|where|with|if|when|provided|∀)(?= ).*)"
@@ -59,7 +59,7 @@ _NAME = re.compile(
     rf"(?: (?!(?:{'|'.join(words('no part'))})(?: |$))[^\W\d_]+| '| _ \{{ [^{{}}]* \}}| \}})*"
     r"(?: \^ \{ - 1 \}(?= \())?(?: \(.*\))?(?: : [A-Za-z])*|(?:# |\| )[A-Z](?: [∪∩∖] [A-Z])*(?: \|)?"
 )
-_NO_ANSWERS = {"", "nan", "none", "null", "n/a", "na", "n.a"}
+_NO_ANSWERS = {"", *words("no answer")}
 _RELATIONS = {"=", "≈", "<", ">", "≤", "≥", "≠", "∈"}
 _SYMPY = {"<": sympy.Lt, ">": sympy.Gt, "≤": sympy.Le, "≥": sympy.Ge, "≠": sympy.Ne}
 _S = sympy.S
@@ -90,9 +90,9 @@ def read(answer: str, *, any_case: bool = False) -> Answer | None:
 def _time(joined: str) -> Answer | None:
     """A time of the day with a.m. or p.m., whose face is the shorter form, or a ratio that may be a time."""
     match = _TIME.fullmatch(joined)
-    if match is None or (match[3] and (int(match[1]) > 24 or int(match[2]) > 59)):
+    if match is None or ((match[3] or not match[2]) and (int(match[1]) > 24 or int(match[2] or 0) > 59)):
         return None
-    hours, behind = int(match[1]), f"{match[2]}:{match[3] or '00'}"
+    hours, behind = int(match[1]), f"{match[2] or '00'}:{match[3] or '00'}"
     face = f"{hours}:{behind}" if 1 <= hours <= 12 else f"0{hours}:{behind}"  # 04:30:00 is one of 24 hours
     if match[4] is None:
         return kinds.Ratio(tuple(Expression(sympy.Integer(part)) for part in joined.split(":")), face)
@@ -138,6 +138,8 @@ def _members(tokens: Tokens) -> Answer:
     parts, between = split(tokens, {",", ";", r"\\", "and", "or"} | ({"∧", "∨"} if has_relation else set()))
     if len(parts) == 1:
         return _both_signs(parts[0])
+    points = list(map(_without_names, parts))
+    parts = points if all(text_of(part[:1]) == "(" for part in points) else parts
     unequal = next((part[: at + 1] for part in parts for at, token in enumerate(part) if token.text == "≠"), [])
     members: list[Answer] = []
     for part in filter(None, parts):
@@ -148,6 +150,19 @@ def _members(tokens: Tokens) -> Answer:
     if joined == "and" and len(quantities) == len(members) and len({member.units for member in quantities}) > 1:
         return sum_of_quantities(quantities)
     return Listing("", tuple(members), joined)
+
+
+def _without_names(tokens: list[Token]) -> list[Token]:
+    """(1, 2) of (x, y) = (1, 2), one of several points."""
+    sides, signs = split(tokens, {"="})
+    return sides[1] if signs == ["="] and _point_names(sides[0]) else tokens
+
+
+def _point_names(tokens: Tokens) -> list[str]:
+    """Names of a point's coordinates: (x, y); none if the tokens are something else."""
+    is_point = text_of(tokens[:1]) == "(" and text_of(tokens[-1:]) == ")"
+    names = list(map(name_of, split(tokens[1:-1], {","})[0])) if is_point else []
+    return names if all(names) else []
 
 
 def _flat(member: Answer) -> tuple[Answer, ...]:
@@ -180,6 +195,8 @@ def _member(tokens: list[Token]) -> Answer:
     if signs != ["∈"]:
         return _inequality(sides, signs)
     interval = _side(sides[1])
+    if isinstance(interval, Listing) and interval.brackets == "{}" and (name_of(sides[0]) or _point_names(sides[0])):
+        return interval
     numbers = numbers_of(interval)
     if not name_of(sides[0]) or not (numbers or (isinstance(interval, Listing) and interval.has_order)):
         raise UnreadError("no set")
@@ -187,15 +204,11 @@ def _member(tokens: list[Token]) -> Answer:
 
 
 def _equation(sides: Sequence[list[Token]]) -> Answer:
-    first = sides[0]
-    if len(sides) == 2 and first and first[0].text == "(" and first[-1].text == ")":
-        names, point = split(first[1:-1], {","})[0], _side(sides[1])
-        if all(map(name_of, names)) and isinstance(point, Listing) and len(point.members) == len(names):
-            pairs = zip(names, point.members, strict=True)
-            return Listing(
-                "",
-                tuple(kinds.Chain((kinds.Side(name_of(name), None), kinds.Side("", value))) for name, value in pairs),
-            )
+    names = _point_names(sides[0]) if len(sides) == 2 else []
+    point = _side(sides[1]) if names else None
+    if isinstance(point, Listing) and len(point.members) == len(names):
+        pairs = zip(names, point.members, strict=True)
+        return Listing("", tuple(kinds.Chain((kinds.Side(name, None), kinds.Side("", value))) for name, value in pairs))
     read_sides = [_equation_side(side, is_first=not number) for number, side in enumerate(sides)]
     _, mod, modulus = text_of(sides[-1]).partition("mod ")
     if mod and read_sides[0].name:  # a congruence
@@ -212,8 +225,11 @@ def _equation_side(tokens: list[Token], *, is_first: bool) -> kinds.Side:
         if not name and not (is_first and tokens and tokens[0].text in _TASKS):
             raise
         return kinds.Side(name or text_of(tokens), None)
-    is_symbol = isinstance(value, Expression) and value.value.is_Symbol
-    return kinds.Side(str(value.value) if is_symbol else name, value)  # type: ignore[union-attr]
+    parts = value.value if isinstance(value, Expression) else None
+    is_name = all(
+        getattr(part, "is_Symbol", False) for part in (parts if isinstance(parts, sympy.MatrixBase) else [parts])
+    )
+    return kinds.Side(str(parts) if is_name else name, value)
 
 
 def name_of(tokens: Tokens) -> str:

@@ -65,7 +65,7 @@ _TOKEN = re.compile(
     r"|\\not ?(?P<negated>=|\\in(?![a-z]))"
     r"|\\(?P<command>[A-Za-z]+)\*?|(?P<escaped>\\[{}|%$&#_])"
     r"|(?P<number>(?P<repeating>\d*\.\d*(?:\\(?:overline|bar) ?(?:\{\d+\}|\d)|\(\d+\)|(?:\\dot ?\{?\d\}?\d*){1,2}))"
-    r"|\d{1,3}(?:\{,\}\d{3})+(?!\d)|\d+\.(?=/)|\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?![\d.A-Za-z]))?|\.\d+)"
+    r"|\d{1,3}(?:\{,\}\d{3})+(?!\d)(?:\.\d+)?|\d+\.(?=/)|\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?![\d.A-Za-z]))?|\.\d+)"
     r"|(?P<letters>[^\W\d_]+)|(?P<sign><=|>=|=<|!=|\+/-|\+-|\|\||:=|[^\\])|$)"
 )
 
@@ -79,7 +79,9 @@ def _without_commas(match: re.Match[str]) -> str:
 
 _SIGNS = str.maketrans(
     dict.fromkeys("\N{MINUS SIGN}\N{EN DASH}\N{EM DASH}\N{HYPHEN}\N{NON-BREAKING HYPHEN}", "-")
-    | dict.fromkeys("\N{PRIME}\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    | dict.fromkeys("\N{PRIME}\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    | dict.fromkeys("\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}", '"')
+    | {"•": "⋅", "∠": r"\angle "}
     | {"º": "°", "˚": "°", "。": ".", "、": ",", "″": "''", "·": "⋅", "…": r"\ldots ", "\N{FRACTION SLASH}": "/"}
     | {sign: rf"\mathbb{{{name}}}" for sign, name in zip("ℝℤℕℚℂ", "RZNQC", strict=True)}
     | {"∛": "√[3]", "∜": "√[4]"}
@@ -127,7 +129,9 @@ _SPELLINGS: tuple[tuple[str, Any], ...] = (
     (r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
     (r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
     (rf"(?<=\d) ?\{{ ?\\(?:{'|'.join(_LAYOUT)}) ?(\d+) ?\}}", r"\1"),
-    (r"(?i)(?<![a-z])rs\. ?(?=\d)", "₹"),
+    (r"(?i)\\text ?\{ ?rs\. ?\}|(?<![a-z])rs\. ?(?=\d)", "₹"),
+    (r"(?<![A-Za-z])US(?=\\dollar)", ""),
+    (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
     (r"\( ?\\?[bp]?mod ?([^()]*)\)", r"\\mod \1"),
     (r"(?<![A-Za-z\\])sqrt(?![A-Za-z])", r"\\sqrt"),
     (r"\*\*", "^"),

@@ -18,11 +18,13 @@ class Expression:
     text: str = ""
     is_decimal: bool = False
     """whether it is written with a decimal point, so that it may be rounded"""
+    nouns: frozenset[str] = frozenset()
+    """what it counts"""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A value with a unit: all that its words may mean by pint; `term` is a value whose unit may be variables: 5 m."""
+    """A value with a unit: all that its words may mean by pint; `term` has its letters as variables: 5 m."""
 
     value: Expression
     units: tuple[Any, ...]

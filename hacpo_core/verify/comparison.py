@@ -22,10 +22,8 @@ def compare(candidate: str, gold: str, unit: str, tolerance: float) -> tuple[str
         is_equal = answers_equal(candidate, gold, unit=unit, tolerance=tolerance)
         if not is_equal and not is_readable(gold):
             return "unscored", UNREADABLE
-    except MemoryError:
-        return "unscored", "memory"
     except Exception as error:  # noqa: BLE001 - any failure of a library is data
-        return "unscored", f"error: {type(error).__name__}"
+        return "unscored", "memory" if isinstance(error, MemoryError) else f"error: {type(error).__name__}"
     # A library may turn a MemoryError into "not equal", so that result is not trusted if over half the limit was used.
     if not is_equal and peak_memory_bytes() > resource.getrlimit(resource.RLIMIT_AS)[0] / 2:
         return "unscored", "memory"

@@ -30,7 +30,8 @@ _IDLE = re.compile(
 )
 _ROUNDED = re.compile(r" (?:\( )?(?:approximately|approx|exactly)(?: \. )?(?: \))?$")
 _OPTION = re.compile(
-    r"(?:(?i:option|choice) )?(?:[(\[] )?(?P<letter>[A-J])(?: [)\]]| \.| :|$)(?! (?:or|and|not|if|unless|is)\b)"
+    r"(?:(?i:option|choice) )?(?:[(\[] )?(?P<letter>[A-J])(?: [)\]]| \.| :|(?= \d+$)|$)"
+    r"(?! (?:or|and|not|if|unless|is)\b)"
     r"(?!.*(?:^|[^A-Za-z] |and |or )[A-J] [).:])(?!.* (?:and|or|,|;|&|/) [A-J]$)"
 )
 _TRUTH = re.compile(
@@ -52,7 +53,7 @@ _ALL_BUT = re.compile(
     r"(?:all )?(?:real (?:numbers|values)|reals|real)(?: of)?(?: [a-z])?"
     r"(?P<but> (?:except|but|other than|excluding)(?: for)?(?: [a-z] =)?)?(?= |$)"
 )
-_NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?")
+_NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|(?:the )?empty set")
 _NAME = re.compile(
     r"(?!([a-eijk-z]) \( (?:.* )?\1 )(?:(?:angle|triangle|hat|bar|tilde|overline|widehat|\{) )*"
     rf"(?!(?:{'|'.join(words('no name') + words('no part'))}|begin\w+)(?: |$))[^\W\d_]+"
@@ -262,6 +263,9 @@ def _inequality(sides: Sequence[list[Token]], signs: Sequence[str]) -> Answer:
 
 def numbers_of(answer: Answer | None) -> Numbers | None:
     """An answer as a set of numbers; None if it is none: a point, repeated members, closed at infinity."""
+    if isinstance(answer, kinds.Chain) and len(answer.sides) == 2:  # x = -1
+        point = numbers_of(Listing("{}", tuple(side.value for side in answer.sides[1:] if side.value is not None)))
+        return point and Numbers(point.numbers, answer.sides[0].name)
     if not isinstance(answer, Listing):
         return answer if isinstance(answer, Numbers) else None
     if not answer.brackets:

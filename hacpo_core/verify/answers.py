@@ -235,7 +235,7 @@ def _last_expression(text: str) -> str | None:
     formula = _last_match(_FORMULA, text)
     number = _last_number_match(text)
     if formula is not None and (number is None or number.end() <= formula.end()):
-        return None if _DENIAL.search(text[: formula.start()][-60:]) else _formula_content(formula)
+        return None if re.search(r"\b(?:not|cannot be) $", text[: formula.start()][-12:]) else _formula_content(formula)
     if number is not None:
         return _plain_number(number)
     return line if is_short and line == stripped else None

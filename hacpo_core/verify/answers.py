@@ -69,7 +69,8 @@ _WORDS_OF_CHANGE = [*words("no noun"), *words("number"), *words("tens"), *named(
 _CHANGE = re.compile(
     r"(?!st\b|nd\b|rd\b|th\b)[A-Za-z√π!]|[ ]?(?:[b-z](?![\w.])|[-+±−*/÷×](?!\*)|\\(?![)\]])|\((?![A-Za-z]))"
     rf"|[ ](?:pi|sqrt|squared|cubed|{'|'.join(_WORDS_OF_CHANGE)})s?(?!\w)"
-    r"|.*(?:\d|\$(?=[\w\\(-])|\\[(\[]|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
+    r"|.*(?:\d|\$(?=[\w\\(-])|\\[(\[]"
+    r"|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
     re.IGNORECASE | re.DOTALL,
 )
 """what changes the number or formula before it"""
@@ -187,9 +188,10 @@ def _announced_sentence(text: str) -> str | None:
     segment = _announced_segment(text)
     if segment is None:
         return None
-    formula = _FORMULA.match(segment)
-    end = 0 if formula is None else formula.end()
-    return _TAIL.sub("", segment[:end] + _first_sentence(segment[end:])).strip().strip("*_`\"'").strip()
+    sentence, formula = _TAIL.sub("", _first_sentence(segment)), _FORMULA.search(segment)
+    if formula is not None and formula.start() <= len(sentence):  # full stops and words in it are its own
+        sentence = segment[: formula.end()] + _TAIL.sub("", _first_sentence(segment[formula.end() :]))
+    return sentence.strip().strip("*_`\"'").strip()
 
 
 def _is_changed(sentence: str, match: re.Match[str]) -> bool:

@@ -86,6 +86,7 @@ def benchmark_samples(plan: Plan, benchmark: str, step: int) -> pd.DataFrame:
 
 def print_samples(frame: pd.DataFrame, num_problems: int) -> None:
     """Print the responses to the first problems of a training step."""
+    print("[learner: A advantage, s importance ratio; stopped: clipping set the gradient to 0]")
     for problem_id in list(dict.fromkeys(frame["problem_id"]))[:num_problems]:
         rows = frame[frame.problem_id == problem_id].to_dict(orient="records")
         print(f"=== {problem_id}")

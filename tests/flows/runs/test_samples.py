@@ -44,8 +44,9 @@ def test_samples_show_the_problem_its_gold_answer_and_the_answer_that_was_read(
     write_answers(tmp_path, 1, {problem.id: {agent: [("it is 3", "wrong")] for agent in AGENTS}})
     print_samples(step_samples(Plan("x", config, tmp_path), 1), 1)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[:3] == [f"=== {problem.id}", problem.messages[-1].content, f"gold answer: {problem.answer}"]
-    assert printed[3].startswith("--- qwen-tiny #0 wrong, answer ")
+    assert printed[0].startswith("[learner: A advantage, s importance ratio")
+    assert printed[1:4] == [f"=== {problem.id}", problem.messages[-1].content, f"gold answer: {problem.answer}"]
+    assert printed[4].startswith("--- qwen-tiny #0 wrong, answer ")
 
 
 def test_numbers_of_a_column_have_one_format() -> None:

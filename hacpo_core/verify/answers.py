@@ -59,30 +59,38 @@ _VERDICT_OR_OPTION = re.compile(r"(?:yes|no|true|false)\b|\(?[A-J]\)", re.IGNORE
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sqrt|frac|pi|sin|cos|tan|log|ln|exp|and|or)\b)[A-Za-z]{2,}")
 _TAIL = re.compile(
     r",?[ ](?:because|since|so|which|that|who|as(?![ ]long)|at(?![ ](?:least|most))"
-    r"|in(?!$|[ ](?:total|all|case|base)\b)|when|rounded|to the nearest|by the|with no|for (?:each|every|all|the)"
-    r"|on(?![ ](?:the[ ])?condition)|every|each|during|from|of the)[ ].*"
+    r"|in(?!$|[ ](?:total|all|case|base)\b)|rounded|to the nearest|on(?![ ](?:the[ ])?condition)|every|each|during|from"
+    r"|of the)[ ].*"
     r"|,[ ](?:and|so)[ ](?:the|so|then|this|that|it|he|she|they|we)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
 """what explains an answer behind it; other words stay, for they may change it"""
-_WORDS_OF_CHANGE = [*words("no noun"), *words("number"), *words("tens"), *named("amount")]
+_WORDS_OF_CHANGE = "|".join([*words("no noun"), *words("number"), *words("tens"), *named("amount")])
 _CHANGE = re.compile(
     r"(?!st\b|nd\b|rd\b|th\b)[A-Za-z√π!]|[ ]?(?:[b-z](?![\w.])|[-+±−*/÷×](?!\*)|\\(?![)\]])|\((?![A-Za-z]))"
-    rf"|[ ](?:pi|sqrt|squared|cubed|{'|'.join(_WORDS_OF_CHANGE)})s?(?!\w)"
-    r"|.*(?:\d|\$(?=[\w\\(-])|\\[(\[]"
-    r"|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
+    rf"|[ ](?:pi|sqrt|squared|cubed|{_WORDS_OF_CHANGE})s?(?!\w)|\$[ ](?:{'|'.join(named('amount'))})\b"
+    r"|.*(?:\d|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
     re.IGNORECASE | re.DOTALL,
 )
-"""what changes the number or formula before it"""
+"""what changes the number before it"""
+_CHANGE_OF_FORMULA = re.compile(
+    r"(?:,|,? (?:and|or)) ?(?:\$|\\\(|-?\d)|[ ]?[-+*/^×÷±][ ]?(?:\$|\\\(|\d)|[ ]\w+ (?:and|or) (?:\$|\\\(|\d)"
+    rf"|[ ](?:if|iff|unless|whenever|except|otherwise|in base|squared|cubed|times|percent|to the power"
+    rf"|(?:more|less|fewer|greater) than|when (?:\$|\\\(|[b-z]\b)|{'|'.join(named('amount'))})\b",
+    re.IGNORECASE,
+)
+"""what changes the formula before it"""
 _CHANGE_BEFORE = re.compile(
-    r"[√π+/^<>≤≥≠|{}×·÷±\d]|\\[A-Za-z]|(?<![A-Za-z])[b-z] ?$|[A-Za-z]\(?$"
-    r"|[-−] ?$|\b(?:not|never|between|either|at (?:least|most)|(?:more|less|fewer|greater|other) than|over|under|up to"
-    r"|except|(?:square|cube|root|half|third|quarter|fifth|tenth|percent) of|minus|plus|negative|times|twice|double"
-    r"|triple|log|ln)[ $*(]*$",
+    r"(?:[√π+/^<≤≥≠|×·÷±−-]|(?<![=-])(?<!answer)>|(?<!boxed)\{|\\(?!text)[A-Za-z]+|(?<![A-Za-z])[b-z])[ ]?$|[A-Za-z]\($"
+    r"|\b(?:not|never|cannot be|between|either|at (?:least|most)|(?:more|less|fewer|greater|other) than|over|under"
+    r"|up to|except|(?:square|cube|root|half|third|quarter|fifth|tenth|percent) of|minus|plus|negative|times|twice"
+    r"|double|triple|log|ln)[ $*(]*$",
     re.IGNORECASE,
 )
 """what changes the number or formula behind it"""
-_SEVERAL = re.compile(r"[ ](?:and|or)[ ]|\d,[^=]*=|(?<![A-Za-z])\d+[ ]?[a-z][ ]?=|[\^√\\].*=", re.IGNORECASE)
+_SEVERAL = re.compile(
+    r"[ ](?:and|or)[ ]|\d,[^=]*=|(?<![A-Za-z])\d+[ ]?[a-z][ ]?=|(?:[\^√]|\\[A-Za-z]).*=", re.IGNORECASE
+)
 """equations that are more than a number and its name"""
 _NUMBER_WORD = re.compile(rf"(?:{'|'.join(words('number') + words('tens'))})\b", re.IGNORECASE)
 _DENIAL = re.compile(r"(?:\b(?:not|never|cannot|neither|nor)\b|n't\b)(?:(?!but\b)[^.;,\n]){0,30}$", re.IGNORECASE)
@@ -163,40 +171,36 @@ def last_boxed(text: str) -> str | None:
 
 def _number_of(text: str) -> str | None:
     """The final number of a response: after the last ####, else in the announced answer, else the last number."""
-    sentence = _announced_sentence(text) or ""
+    segment = _announced_segment(text)
+    sentence = "" if segment is None else _TAIL.sub("", _first_sentence(segment)).strip().strip("*_`")
     for part in (sentence if _SEVERAL.search(sentence) else sentence.rpartition("=")[2], sentence):
         number = next(filter(_is_number, _NUMBER.finditer(part)), None)
         if number is not None:
-            return part.strip() if _is_changed(part, number) else _plain_number(number)
+            is_changed = _CHANGE.match(part, number.end()) or _CHANGE_BEFORE.search(part[: number.start()])
+            return part.strip() if is_changed else _plain_number(number)
     return sentence if _NUMBER_WORD.match(sentence) else _last_number(text)
 
 
 def _announced_expression(text: str) -> str | None:
-    """The sentence of an announced answer; only its formula if nothing else there changes that."""
-    sentence = _announced_sentence(text)
-    if sentence is None:
-        return None
-    formula = None if _VERDICT_OR_OPTION.match(sentence) else _FORMULA.search(sentence)
-    if formula is not None and not _is_changed(sentence, formula):
-        return _formula_content(formula)
-    is_short = len(sentence) <= MAX_ANSWER_CHARS and any(character.isalnum() for character in sentence)
-    return sentence if is_short else None
-
-
-def _announced_sentence(text: str) -> str | None:
-    """The sentence of an announced answer, without what explains it."""
+    """The announced answer: a formula, if nothing around changes it; else its sentence without what explains it."""
     segment = _announced_segment(text)
     if segment is None:
         return None
     sentence, formula = _TAIL.sub("", _first_sentence(segment)), _FORMULA.search(segment)
-    if formula is not None and formula.start() <= len(sentence):  # full stops and words in it are its own
+    is_behind = formula is not None and formula.start() > len(_first_sentence(segment))
+    is_explained = formula is not None and formula.start() > len(sentence) and re.search(r"\d", sentence)
+    if (
+        formula is not None
+        and not is_behind
+        and not is_explained
+        and not _VERDICT_OR_OPTION.match(sentence.lstrip("*_`\"' "))
+    ):
+        if not (_CHANGE_OF_FORMULA.match(segment, formula.end()) or _CHANGE_BEFORE.search(segment[: formula.start()])):
+            return _formula_content(formula)
         sentence = segment[: formula.end()] + _TAIL.sub("", _first_sentence(segment[formula.end() :]))
-    return sentence.strip().strip("*_`\"'").strip()
-
-
-def _is_changed(sentence: str, match: re.Match[str]) -> bool:
-    """Whether other parts of a sentence change the number or formula in it."""
-    return bool(_CHANGE.match(sentence, match.end()) or _CHANGE_BEFORE.search(sentence[: match.start()]))
+    sentence = sentence.strip().strip("*_`\"'").strip()
+    is_short = len(sentence) <= MAX_ANSWER_CHARS and any(character.isalnum() for character in sentence)
+    return sentence if is_short else None
 
 
 def _announced_segment(text: str) -> str | None:

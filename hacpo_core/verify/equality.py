@@ -148,6 +148,9 @@ def listings_equal(candidate: Answer, gold: Answer, tolerance: float) -> bool:
     \{1\} is 1.
     """
     candidate, gold = (side if isinstance(side, Listing) else Listing("", (side,)) for side in (candidate, gold))
+    only = gold.members[0] if len(gold.members) == 1 else None
+    if candidate.joined == "or" and isinstance(only, Expression | Quantity):  # 3/4 or 0.75
+        return all(equal(member, only, tolerance) or _is_rounded(member, only) for member in candidate.members)
     is_set = any(isinstance(member, Numbers) for side in (candidate, gold) for member in side.members)
     if is_set and numbers_of(candidate) and numbers_of(gold):
         return sets_equal(candidate, gold, tolerance)
@@ -251,7 +254,7 @@ CONVERSIONS: tuple[tuple[Any, Any, Comparison], ...] = (
     (kinds.Literal, kinds.Ratio, lambda time, gold, _: gold.time in (time.text, *time.also)),
     (kinds.Ratio, kinds.Literal, lambda time, gold, _: time.time == gold.text),
     (Expression, kinds.Literal, lambda digits, gold, _: digits.text.upper() in gold.also or _is_product(digits, gold)),
-    (kinds.Literal, Expression, lambda letters, gold, _: _is_product(gold, letters)),
+    (kinds.Literal, Expression, lambda word, gold, _: gold.text in word.also[1:] or _is_product(gold, word)),
 )
 """types of a candidate and of a gold answer, and how the two are compared"""
 

@@ -26,8 +26,13 @@ _MEANINGS = {name: units.split() for name, units in named("meaning").items()}
 AMOUNTS = {name: int(amount) for name, amount in named("amount").items()}
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _FILLERS, _POWERS, _BARE = set(words("filler")), set(words("power")), set(words("bare"))
-_SYMBOL = re.compile(r"(?:[msghlLNJWVAKCF]|mg)(?: \^ \{ (?:- )?\d \})?(?: / [a-z]{1,3}(?: \^ \{ \d \})?)?(?: \d.*)?")
-"""units of one letter, which a formula may have as variables"""
+_ONE = rf"(?:[msghlLNJWVAKCFT]|{'|'.join(words('symbol'))})"
+_SYMBOL = re.compile(
+    rf"{_ONE}(?: \^ \{{ (?:- )?\d \}})?"
+    rf"(?: [/*] (?:{_ONE}|[a-z]{{2,4}})(?: \^ \{{ \d \}})?| {_ONE} \^ \{{ - \d \}})*(?: \d.*)?"
+)
+"""units that a formula may have as variables"""
+_SHORT_WORD = re.compile("[a-z]*[eiou][a-z]*|[a-z]a[a-z]")
 NO_NOUNS = set(words("no noun") + words("number") + words("tens"))
 """words and signs that are no nouns, or change a value: what stands behind a value and has one of them is not read"""
 _SPELLINGS = (
@@ -129,9 +134,10 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
         inside = tokens[at + 2 : at + 3] if text == "frac" else []
         is_fraction = any(part.kind == "text" and known_unit(part.text) is not None for part in inside)
         return token.kind in ("letters", "text") or is_fraction
-    is_plain = token.is_spaced and all(part.kind in ("number", "sign") for part in tokens[:at])
-    is_symbol = is_plain and _SYMBOL.fullmatch(text_of(tokens[at:])) is not None
-    is_word = token.is_spaced and (len(text) > 3 or text in _POWERS or text in ("of", "in"))
+    is_plain = all(part.kind in ("number", "sign") for part in tokens[:at]) or "/" in text_of(tokens[at:])
+    is_symbol = token.is_spaced and is_plain and _SYMBOL.fullmatch(text_of(tokens[at:])) is not None
+    is_word_of_three = len(text) == 3 and _SHORT_WORD.fullmatch(text) is not None
+    is_word = token.is_spaced and (len(text) > 3 or text in (*_POWERS, "of", "in") or is_word_of_three)
     is_known = text in _BARE or (len(text) > 3 and known_unit(text) is not None)
     return is_symbol or is_word or (is_known and (token.is_spaced or is_behind_number))
 
@@ -151,7 +157,9 @@ def _nouns(unit: Sequence[Token]) -> frozenset[str]:
     """The words of a unit that pint does not know: what is counted, or what happened to it (a 20% decrease)."""
     known = _FILLERS | _POWERS | _MEANINGS.keys()
     return frozenset(
-        t.word.removesuffix("s") for t in unit if t.word not in known | {""} and known_unit(t.text) is None
+        re.sub("(?:ies|es|s|y|e)$", "", t.word)
+        for t in unit
+        if t.word not in known | {""} and known_unit(t.text) is None
     )
 
 

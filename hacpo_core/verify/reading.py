@@ -36,7 +36,7 @@ _OPTION = re.compile(
 )
 _TRUTH = re.compile(
     r"(?P<word>yes|no|true|false)\b(?! (?:for|with|assuming|provided|given)\b)(?!.*\b(?:yes|no|true|false|if|iff"
-    r"|unless|when|whenever|only|but|except|though|although|however|maybe|or|sometimes|some|under|not sure)\b)"
+    r"|unless|when|whenever|only|but|except|though|although|however|maybe|or|sometimes|in some|under|not sure)\b)"
 )
 _TIME = re.compile(r"(\d{1,2})(?::(\d{2})(?::([0-5]\d))?|(?=[ap]))(?:([ap])\.?m\.?)?")
 _BASE = re.compile(
@@ -97,7 +97,8 @@ def _time(joined: str) -> Answer | None:
     face = f"{hours}:{behind}" if 1 <= hours <= 12 else f"0{hours}:{behind}"  # 04:30:00 is one of 24 hours
     if match[4] is None:
         return kinds.Ratio(tuple(Expression(sympy.Integer(part)) for part in joined.split(":")), face)
-    return kinds.Literal(f"0{hours % 12 + 12 * (match[4] == 'p')}:{behind}", (face,))
+    hour = () if match[2] else (match[1],)
+    return kinds.Literal(f"0{hours % 12 + 12 * (match[4] == 'p')}:{behind}", (face, *hour))
 
 
 def _option(text: str, any_case: bool) -> kinds.Literal | None:

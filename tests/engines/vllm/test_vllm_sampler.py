@@ -198,12 +198,15 @@ def test_cache_that_is_too_small_shows_in_the_figures(engine: VllmSampler, tmp_p
     small = VllmConfig(kv_cache_gb=0.0006, enforce_eager=True)
     sampler = sampler_of(model_of("qwen3"), tmp_path, vllm=small, eos_ids=())
     try:
-        figures = sampler.sample(REQUESTS[:8], replace(LIMITS, max_tokens=280)).figures
+        sampler.sample(REQUESTS[:1], LIMITS)  # the first call warms up
+        start = time.monotonic()
+        figures = sampler.sample(REQUESTS[:16], replace(LIMITS, max_tokens=280)).figures
+        seconds = time.monotonic() - start
     finally:
         sampler.close()
     assert figures["vllm/cache_tokens"] < 5 * MAX_TOKENS
     assert figures["vllm/preemptions"] > 0
-    assert figures["time/vllm_waiting_s"] > 2 * roomy["time/vllm_waiting_s"]
+    assert figures["time/vllm_waiting_s"] > 0.2 * seconds  # for those that came before
 
 
 def test_end_of_sequence_is_part_of_the_response_whichever_id_it_is(engine: VllmSampler) -> None:

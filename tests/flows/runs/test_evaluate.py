@@ -40,7 +40,7 @@ def test_command_line_evaluates_and_shows_the_responses(small_plan: Callable[...
     assert all(f"{value:.3f}" in done.stdout for value in table[table.step == 0].value)
     shown = hacpo("samples", planned.id, "--num", "1", "--runs-dir", runs_dir)
     assert shown.returncode == 0, shown.stderr[-2000:]
-    assert shown.stdout.startswith("=== ")
+    assert shown.stdout.startswith("[learner: A advantage")
     assert "--- qwen #0 " in shown.stdout
     assert "--- llama #0 " in shown.stdout
 

@@ -33,6 +33,7 @@ _SYMBOL = re.compile(
 )
 """units that a formula may have as variables"""
 _SHORT_WORD = re.compile("[a-z]*[eiou][a-z]*|[a-z]a[a-z]")
+"""words of three letters; products of variables seldom look so"""
 NO_NOUNS = set(words("no noun") + words("number") + words("tens"))
 """words and signs that are no nouns, or change a value: what stands behind a value and has one of them is not read"""
 _SPELLINGS = (

@@ -5,9 +5,8 @@ Shapes: R row, N value (of all rows, one row after another), B row of a table, U
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -135,8 +134,3 @@ class TokenRows:
         number_U = np.empty_like(order_U)
         number_U[order_U] = np.arange(len(order_U))
         return TokenRows(self.prompts.take(self.prompt_B[np.sort(first_U)]), number_U[place_B], self.responses)
-
-
-def largest(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The largest of the figures of each name."""
-    return {name: max(part[name] for part in parts if name in part) for name in dict.fromkeys(chain(*parts))}

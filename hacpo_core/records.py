@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple
 
 VerdictStatus = Literal["correct", "wrong", "partial", "unscored"]
@@ -141,3 +142,8 @@ class StepSearch:
     step_tokens: int
     step_end: str
     closing_mark: str
+
+
+def max_figures(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The maximum of each figure over the parts that have it."""
+    return {name: max(part[name] for part in parts if name in part) for name in dict.fromkeys(chain(*parts))}

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from hacpo_core.columns import Positions, Ragged, largest
-from hacpo_core.records import RowKey, Verdict
+from hacpo_core.columns import Positions, Ragged
+from hacpo_core.records import RowKey, Verdict, max_figures
 
 ORDINARY = ""
 """tag of a response sampled in the usual way; only these count in capabilities and group statistics"""
@@ -42,7 +42,7 @@ class Responses:
         finish_reason: "stop", or "length" if the response was cut at the limit.
         num_sampled_R: tokens sampled for each response, including those discarded by a search; None if responses
             contain all sampled tokens.
-        sampler_figures: what the sampler measured, by metric; of several calls, ranks and rounds the largest.
+        sampler_figures: what the sampler measured, by metric; the maximum over its calls, ranks and rounds.
         verdicts: None before verification.
     """
 
@@ -142,7 +142,7 @@ def _joined(columns: Sequence[Any]) -> Any:
     if isinstance(first, Ragged):
         return Ragged.joined(columns)
     if isinstance(first, Mapping):
-        return largest(columns)
+        return max_figures(columns)
     return np.concatenate(columns) if isinstance(first, np.ndarray) else first
 
 

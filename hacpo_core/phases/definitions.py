@@ -73,12 +73,13 @@ DEFINITIONS: Mapping[str, str] = {
     "noise has none",
     "sampler/effective_share": "effective sample size of own responses, as a share of them, if each were weighted by "
     "its probability under the learner over that under the sampler",
-    "vllm/cache_tokens": "tokens that the cache of an engine of vLLM holds",
-    "vllm/preemptions": "responses that vLLM put off because its cache was full, and whose tokens it computed again",
+    "vllm/cache_tokens": "tokens that fit into the cache of a vLLM engine",
+    "vllm/preemptions": "times that vLLM set a response aside because its cache was full, and computed its tokens "
+    "again later; the maximum over engines and calls",
     "tokens/sampled": "tokens that the agent sampled",
     "tokens/trained": "response tokens in the agent's updates",
     "time/rollout_s": "wall-clock seconds of the rollout phase",
-    "time/vllm_waiting_s": "longest wait of a response for vLLM to begin with it, in seconds",
+    "time/vllm_waiting_s": "longest time that a response waited in vLLM's queue, in seconds",
     "time/verify_s": "wall-clock seconds of the verify phase",
     "time/update_s": "wall-clock seconds of the update phase",
     "gpu/rollout_s": "GPU-seconds of the rollout phase",

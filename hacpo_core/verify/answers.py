@@ -18,7 +18,7 @@ from typing import get_args
 
 from hacpo_core.data.boxed import boxed
 from hacpo_core.records import AnswerStyle
-from hacpo_core.verify.spelling import named, words
+from hacpo_core.verify.spelling import AMOUNT, words
 
 MAX_TEXT_CHARS = 200_000
 """Only the last MAX_TEXT_CHARS characters of a response are searched."""
@@ -65,21 +65,21 @@ _TAIL = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """what explains an answer behind it; other words stay, for they may change it"""
-_WORDS_OF_CHANGE = "|".join([*words("no noun"), *words("number"), *words("tens"), *named("amount")])
 _CHANGE = re.compile(
     r"(?!st\b|nd\b|rd\b|th\b)[A-Za-z√π!]|[ ]?(?:[b-z](?![\w.])|[-+±−*/÷×](?!\*)|\\(?![)\]])|\((?![A-Za-z]))"
-    rf"|[ ](?:pi|sqrt|squared|cubed|{_WORDS_OF_CHANGE})s?(?!\w)|\$[ ](?:{'|'.join(named('amount'))})\b"
+    rf"|[ ](?:pi|sqrt|squared|cubed|{'|'.join(words('no noun') + words('number') + words('tens'))})s?(?!\w)"
+    rf"|\$?[ ]{AMOUNT}"
     r"|.*(?:\d|\b(?:if|iff|unless|when|whenever|or|otherwise|except|but|not|below|assuming|provided)\b)",
     re.IGNORECASE | re.DOTALL,
 )
-"""what changes the number before it"""
+"""what changes a number, behind it"""
 _CHANGE_OF_FORMULA = re.compile(
     r"(?:,|,? (?:and|or)) ?(?:\$|\\\(|-?\d)|[ ]?[-+*/^×÷±][ ]?(?:\$|\\\(|\d)|[ ]\w+ (?:and|or) (?:\$|\\\(|\d)"
-    rf"|[ ](?:if|iff|unless|whenever|except|otherwise|in base|squared|cubed|times|percent|to the power"
-    rf"|(?:more|less|fewer|greater) than|when (?:\$|\\\(|[b-z]\b)|{'|'.join(named('amount'))})\b",
+    r"|[ ](?:if|iff|unless|whenever|except|otherwise|in base|squared|cubed|times|percent|to the power"
+    rf"|(?:more|less|fewer|greater) than|when (?:\$|\\\(|[b-z]\b)|{AMOUNT})\b",
     re.IGNORECASE,
 )
-"""what changes the formula before it"""
+"""what changes a formula, behind it"""
 _CHANGE_BEFORE = re.compile(
     r"(?:[√π+/^<≤≥≠|×·÷±−-]|(?<![=-])(?<!answer)>|(?<!boxed)\{|\\(?!text)[A-Za-z]+|(?<![A-Za-z])[b-z])[ ]?$|[A-Za-z]\($"
     r"|\b(?:not|never|cannot be|between|either|at (?:least|most)|(?:more|less|fewer|greater|other) than|over|under"
@@ -87,7 +87,7 @@ _CHANGE_BEFORE = re.compile(
     r"|double|triple|log|ln)[ $*(]*$",
     re.IGNORECASE,
 )
-"""what changes the number or formula behind it"""
+"""what changes a number or formula, in front of it"""
 _SEVERAL = re.compile(
     r"[ ](?:and|or)[ ]|\d,[^=]*=|(?<![A-Za-z])\d+[ ]?[a-z][ ]?=|(?:[\^√]|\\[A-Za-z]).*=", re.IGNORECASE
 )
@@ -186,15 +186,11 @@ def _announced_expression(text: str) -> str | None:
     segment = _announced_segment(text)
     if segment is None:
         return None
-    sentence, formula = _TAIL.sub("", _first_sentence(segment)), _FORMULA.search(segment)
-    is_behind = formula is not None and formula.start() > len(_first_sentence(segment))
-    is_explained = formula is not None and formula.start() > len(sentence) and re.search(r"\d", sentence)
-    if (
-        formula is not None
-        and not is_behind
-        and not is_explained
-        and not _VERDICT_OR_OPTION.match(sentence.lstrip("*_`\"' "))
-    ):
+    first = _first_sentence(segment)
+    sentence = _TAIL.sub("", first)
+    formula = None if _VERDICT_OR_OPTION.match(sentence.lstrip("*_`\"' ")) else _FORMULA.search(segment)
+    has_number = any(character.isdecimal() for character in sentence)  # then a formula in the explanation is none
+    if formula is not None and formula.start() <= len(sentence if has_number else first):
         if not (_CHANGE_OF_FORMULA.match(segment, formula.end()) or _CHANGE_BEFORE.search(segment[: formula.start()])):
             return _formula_content(formula)
         sentence = segment[: formula.end()] + _TAIL.sub("", _first_sentence(segment[formula.end() :]))

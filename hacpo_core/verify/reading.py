@@ -227,11 +227,9 @@ def _equation_side(tokens: list[Token], *, is_first: bool) -> kinds.Side:
         if not name and not (is_first and tokens and tokens[0].text in _TASKS):
             raise
         return kinds.Side(name or text_of(tokens), None)
-    parts = value.value if isinstance(value, Expression) else None
-    is_name = all(
-        getattr(part, "is_Symbol", False) for part in (parts if isinstance(parts, sympy.MatrixBase) else [parts])
-    )
-    return kinds.Side(str(parts) if is_name else name, value)
+    symbols = value.value if isinstance(value, Expression) else sympy.S.One
+    is_name = all(part.is_Symbol for part in (symbols if isinstance(symbols, sympy.MatrixBase) else [symbols]))
+    return kinds.Side(str(symbols) if is_name else name, value)
 
 
 def name_of(tokens: Tokens) -> str:

@@ -97,11 +97,12 @@ _UNICODE: tuple[tuple[str, Any], ...] = (
     ),
     ("((?:\\d[\u0304\u0305])+)", lambda match: rf"\overline{{{re.sub('[^0-9]', '', match[1])}}}"),
 )
-_AMOUNT = f"(?:{'|'.join(named('amount'))})(?![a-z])"
+AMOUNT = f"(?:{'|'.join(named('amount'))})(?![a-z])"
+"""pattern of words such as million"""
 _NUMBERS = dict(zip([*words("number"), *words("tens")], [*range(20), *range(20, 100, 10)], strict=True))
 _IN_WORDS = (
     rf"(?<![A-Za-z\\])(?:(?:{'|'.join(words('tens'))})[- ](?:{'|'.join(words('number')[1:10])})|{'|'.join(_NUMBERS)})"
-    rf"(?![A-Za-z]| (?!{_AMOUNT})[a-z]+ [a-z])"  # two of them
+    rf"(?![A-Za-z]| (?!{AMOUNT})[a-z]+ [a-z])"  # two of them
 )
 _NUMBER = rf"(\d+|{_IN_WORDS})"
 
@@ -148,7 +149,7 @@ _SPELLINGS: tuple[tuple[str, Any], ...] = (
         _said_twice,
     ),
     (rf"(?i){_IN_WORDS}", lambda match: _in_digits(match[0])),
-    (rf"(?i)(?<![a-z\\])a(?= {_AMOUNT})", "1"),
+    (rf"(?i)(?<![a-z\\])a(?= {AMOUNT})", "1"),
     (r"(?i)(?<![a-z\\])(?:minus|negative) (?=\d)", "-"),
     (r"\.\.\.", r"\\ldots "),
     (r"(?<=\d)(?:st|nd|rd|th)(?![A-Za-z])", ""),

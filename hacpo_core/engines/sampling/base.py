@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hacpo_core.columns import Ragged, largest
-from hacpo_core.records import SamplingLimits
+from hacpo_core.columns import Ragged
+from hacpo_core.records import SamplingLimits, max_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Sampled:
             Ragged.joined([part.logprobs for part in parts]).take(order),
             np.concatenate([part.is_cut_R for part in parts])[order],
             None if all(part.num_sampled_R is None for part in parts) else np.concatenate(counts)[order],
-            largest([part.figures for part in parts]),
+            max_figures([part.figures for part in parts]),
         )
 
 

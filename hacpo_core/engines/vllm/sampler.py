@@ -156,7 +156,7 @@ class VllmSampler:
             "skip_tokenizer_init": True,
             "tokenizer_mode": _NO_TOKENIZER,
             "use_tqdm_on_load": False,
-            "disable_log_stats": False,  # or requests have no figures
+            "disable_log_stats": False,  # outputs then have metrics
             "dtype": engine.dtype,
             "max_model_len": self._max_tokens,
             "max_num_seqs": rollout.batch_size,

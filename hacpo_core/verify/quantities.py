@@ -31,9 +31,9 @@ _SYMBOL = re.compile(
     rf"{_ONE}(?: \^ \{{ (?:- )?\d \}})?"
     rf"(?: [/*] (?:{_ONE}|[a-z]{{2,4}})(?: \^ \{{ \d \}})?| {_ONE} \^ \{{ - \d \}})*(?: \d.*)?"
 )
-"""units that a formula may have as variables"""
+"""units whose letters a formula may use as variables"""
 _SHORT_WORD = re.compile("[a-z]*[eiou][a-z]*|[a-z]a[a-z]")
-"""words of three letters; products of variables seldom look so"""
+"""words of three letters; products of variables seldom look like this"""
 NO_NOUNS = set(words("no noun") + words("number") + words("tens"))
 """words and signs that are no nouns, or change a value: what stands behind a value and has one of them is not read"""
 _SPELLINGS = (

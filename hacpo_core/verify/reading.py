@@ -155,7 +155,7 @@ def _members(tokens: Tokens) -> Answer:
 
 
 def _without_names(tokens: list[Token]) -> list[Token]:
-    """(1, 2) of (x, y) = (1, 2), one of several points."""
+    """The point of (x, y) = (1, 2), which stands beside other points; other tokens as they are."""
     sides, signs = split(tokens, {"="})
     return sides[1] if signs == ["="] and _point_names(sides[0]) else tokens
 

@@ -19,12 +19,12 @@ class Expression:
     is_decimal: bool = False
     """whether it is written with a decimal point, so that it may be rounded"""
     nouns: frozenset[str] = frozenset()
-    """what it counts"""
+    """words for what it counts"""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A value with a unit: all that its words may mean by pint; `term` has its letters as variables: 5 m."""
+    """A value with a unit: all that its words may mean by pint; in `term` its letters are variables: 5 m."""
 
     value: Expression
     units: tuple[Any, ...]

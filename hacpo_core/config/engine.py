@@ -18,7 +18,7 @@ RANKS_LIMIT_S = 3600.0
 @dataclass(frozen=True)
 class VllmConfig:
     """vLLM's offline engine, one per agent, in processes of its own. `rollout.batch_size` is its number of concurrent
-    responses. On a GPU it sleeps between rollouts. Weights are passed as a file in shared memory, one per machine.
+    responses. On a GPU it sleeps between rollouts. Weights are passed through shared memory, one part after another.
     """
 
     memory_share: int | float | str = setting(

@@ -25,8 +25,3 @@ def all_ranks(value: _T) -> list[_T]:
     if len(values) > 1:
         dist.all_gather_object(values, value)
     return values
-
-
-def this_rank() -> int:
-    """Rank of this process; 0 without a process group."""
-    return dist.get_rank() if dist.is_initialized() else 0

@@ -36,16 +36,15 @@ class TensorPart:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def write_tensors(path: Path, parts: Iterable[TensorPart], *, hashes: bool = True) -> str:
+def write_tensors(path: Path, parts: Iterable[TensorPart]) -> str:
     """Write a safetensors file and hash it meanwhile in a second thread.
 
     Args:
         path: of the file, which is not synced to disk.
         parts: the tensors, read one at a time in this order.
-        hashes: False if the digest is not needed.
 
     Returns:
-        SHA-256 (hex) of the file; without `hashes`, that of an empty file.
+        SHA-256 (hex) of the file.
 
     Raises:
         OSError: the disk is full or not writable.
@@ -55,7 +54,7 @@ def write_tensors(path: Path, parts: Iterable[TensorPart], *, hashes: bool = Tru
     with path.open("wb") as file, ThreadPoolExecutor(1) as hasher:
 
         def write(content: Any) -> None:
-            hashed = hasher.submit(digest.update, content if hashes else b"")
+            hashed = hasher.submit(digest.update, content)
             file.write(content)
             hashed.result()
 

@@ -1,87 +1,109 @@
-"""Transfer of an agent's weights to engines in other processes, by one file per machine.
+"""Transfer of an agent's weights to an engine in other processes, through a file that both map into their memory.
 
-rank 0 ─write─▶ /dev/shm/hacpo-weights-…/model.safetensors ◀─read─ engines of ranks 0, 1, 2, 3
-(in TMPDIR if /dev/shm is too small)
+    learner's weights ─fill─▶ half 0 | half 1 ─load─▶ engine, and then the other way round
+
+The file is in /dev/shm, or in TMPDIR if /dev/shm is too small.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import shutil
-import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from typing import IO, NamedTuple
 
-from hacpo_core.engines.models.tensor_files import TensorPart, write_tensors
-from hacpo_core.engines.ranks import all_ranks, this_rank
+import torch
+from torch import Tensor
+
+from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.errors import EngineError
 
-SHARED_MEMORY = Path("/dev/shm")
-ROOM = 1.1
-"""free space that a folder must have, as a multiple of the weights' size"""
+SHARED_MEMORY = "/dev/shm"
+HALF_BYTES = 2**28
+"""size of half a bucket, unless the largest tensor needs more or the model less"""
+_ALIGNMENT = 64  # bytes
 
 
-class WeightExchange:
-    """Folders in which a rank writes the weights for all ranks of its machine."""
+class Place(NamedTuple):
+    """Where a tensor is in the bucket, in types that vLLM can send: name, torch's name of its dtype, first byte."""
 
-    def __init__(self) -> None:
-        """Create the folders, one of them in shared memory if there is any."""
-        parents = [str(SHARED_MEMORY)] if os.access(SHARED_MEMORY, os.W_OK) else []
-        parents.append(tempfile.gettempdir())
-        self.folders = [Path(tempfile.mkdtemp(prefix="hacpo-weights-", dir=parent)) for parent in parents]
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
 
-    @contextmanager
-    def copy(self, weights: Iterable[TensorPart]) -> Iterator[Path]:
-        """A temporary folder with the weights as model.safetensors; all ranks of a group must call this.
+    def view(self, memory: Tensor) -> Tensor:
+        """The tensor, as a view of the bucket's bytes."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        end = self.start + math.prod(self.shape) * dtype.itemsize
+        return memory[self.start : end].view(dtype).view(self.shape)
 
-        Args:
-            weights: unsharded, the same on all ranks; only one is in memory at a time.
+
+class WeightBucket:
+    """Memory of two halves, shared with an engine's processes: one is filled while the engine loads the other.
+
+    `path` is the file's name until `close`. It is in no folder, so no file is left when processes are killed.
+    """
+
+    def __init__(self, weights: Iterable[TensorPart]) -> None:
+        """Allocate memory for tensors of these sizes, so that no transfer can run out of it.
 
         Raises:
-            EngineError: a rank could not write the weights; raised on all ranks.
+            EngineError: no folder has room.
         """
-        parts = list(weights)
-        ranks = all_ranks(_machine())
-        file, error = None, ""
-        try:
-            if ranks.index(_machine()) == this_rank():
-                file, error = self._write(parts)
-            files = all_ranks((_machine(), str(file) if file is not None else None, error))
-            failures = [failure for _, _, failure in files if failure]
-            if failures:
-                raise EngineError(
-                    f"the weights could not be written: {failures[0]}; free some space there, or set TMPDIR to a "
-                    "folder with room for all of them"
-                )
-            yield next(Path(path).parent for machine, path, _ in files if path is not None and machine == _machine())
-            all_ranks(None)  # the file stays until every engine has read it
-        finally:
-            if file is not None:
-                file.unlink(missing_ok=True)
+        sizes = [_aligned(part.num_bytes) for part in weights]
+        self._half = max(*sizes, _aligned(min(HALF_BYTES, sum(sizes) // 2)))
+        self._file = _allocated(2 * self._half)
+        self.path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+        self._memory = mapped(self.path)
 
-    def _write(self, parts: Sequence[TensorPart]) -> tuple[Path, str]:
-        """Write the file into the first folder with enough space; return its path and an error message, or ""."""
-        num_bytes = sum(part.num_bytes for part in parts)
-        roomy_folders = [folder for folder in self.folders if shutil.disk_usage(folder).free >= ROOM * num_bytes]
-        error = ""
-        for folder in roomy_folders or self.folders[-1:]:
-            file = folder / "model.safetensors"
-            try:
-                write_tensors(file, parts, hashes=False)
-                return file, ""
-            except OSError as caught:  # another agent may have used the space meanwhile
-                error = f"{file}: {caught.strerror or caught}"
-                file.unlink(missing_ok=True)
-        return file, error
+    def fill(self, weights: Iterable[TensorPart]) -> Iterator[list[Place]]:
+        """Copy weights into the halves in turn, and yield what a half holds; load it before it is filled again.
+
+        Args:
+            weights: read once each, in order; if they are sharded, by all ranks together.
+        """
+        half, end = 0, 0
+        places: list[Place] = []
+        for part in weights:
+            if end + part.num_bytes > self._half:
+                yield places
+                half, end, places = self._half - half, 0, []
+            places.append(Place(part.name, str(part.dtype).removeprefix("torch."), part.shape, half + end))
+            tensor = part.read()
+            assert (tensor.dtype, tuple(tensor.shape)) == (part.dtype, part.shape), part.name
+            places[-1].view(self._memory).copy_(tensor)
+            del tensor  # free it before the next one is read
+            end += _aligned(part.num_bytes)
+        yield places
 
     def close(self) -> None:
-        """Remove the folders."""
-        for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        """Release the memory, which the engine's processes keep until they end."""
+        self._file.close()
+        del self._memory
 
 
-def _machine() -> tuple[str, int]:
-    """Identity of this machine, or of a container with its own shared memory."""
-    return socket.gethostname(), SHARED_MEMORY.stat().st_dev if SHARED_MEMORY.is_dir() else 0
+def mapped(path: str) -> Tensor:
+    """The bytes of a file, in memory that is shared with all processes that map the file."""
+    return torch.from_file(path, shared=True, size=os.path.getsize(path), dtype=torch.uint8)
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _allocated(num_bytes: int) -> IO[bytes]:
+    """A file without a name in the first folder with room."""
+    failures = []
+    for folder in (SHARED_MEMORY, tempfile.gettempdir()):
+        try:
+            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  the bucket closes it
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+            return file
+        except OSError as error:
+            failures.append(f"{folder}: {error.strerror}")
+    raise EngineError(
+        f"vLLM gets its weights through {num_bytes / 2**30:.2g} GiB of shared memory, for which there is no room "
+        f"({'; '.join(failures)}); free some space there, or set TMPDIR to a folder with that much space"
+    )

@@ -3,7 +3,7 @@
     learner's weights ─synchronise, check─▶ engine ─sample─▶ responses
                                               └─rest─▶ device memory goes to the learner
 
-vLLM samples with its own copy of the weights, in child processes, which read a safetensors file.
+vLLM samples with its own copy of the weights, in child processes. They read the learner's from shared memory.
 
 Shapes: R response.
 """
@@ -14,13 +14,13 @@ import contextlib
 import logging
 import math
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import starmap
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,9 @@ from hacpo_core.config import AUTO, EngineConfig, RolloutConfig
 from hacpo_core.config.engine import START_LIMIT_S
 from hacpo_core.engines.learning.allocator import plain_segments_in_children
 from hacpo_core.engines.models.lora import merged_parts
+from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.sampling.base import Sampled, SampleRequest
-from hacpo_core.engines.vllm.exchange import WeightExchange
+from hacpo_core.engines.vllm.exchange import Place, WeightBucket, mapped
 from hacpo_core.errors import EngineError
 from hacpo_core.records import SamplingLimits
 
@@ -56,31 +57,50 @@ class WorkerExtension:
     """Additional methods of vLLM's worker."""
 
     model_runner: Any
+    vllm_config: Any
 
-    def pack_head(self) -> None:
-        """Pack the output embedding's weights again.
+    def begin_weights(self, path: str) -> None:
+        """Prepare the model for new weights, which come through the bucket with this path."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        self.bucket = mapped(path)
+        initialize_layerwise_reload(self.model_runner.get_model())
+
+    def load_half(self, places: list[Any]) -> None:
+        """Load copies of what a half of the bucket holds, because vLLM keeps tensors until their layer is complete."""
+        from vllm.config import set_current_vllm_config
+
+        tensors = ((place.name, place.view(self.bucket).clone()) for place in starmap(Place, places))
+        with set_current_vllm_config(self.vllm_config):
+            self.model_runner.get_model().load_weights(tensors)
+
+    def end_weights(self) -> None:
+        """Complete the model after its last half, and pack the output embedding's weights again.
 
         On the CPU, layers multiply with a packed copy of their weights. Reloading updates this copy for every layer
         that is loaded by name. An output embedding tied to the input's is not, and would keep the old weights.
         """
+        from vllm.config import set_current_vllm_config
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
-        for layer in self.model_runner.get_model().modules():
+        del self.bucket
+        model = self.model_runner.get_model()
+        with set_current_vllm_config(self.vllm_config):
+            finalize_layerwise_reload(model, self.vllm_config.model_config)
+        for layer in model.modules():
             if isinstance(layer, ParallelLMHead) and hasattr(layer, "cpu_linear"):
                 layer.quant_method.process_weights_after_loading(layer)
 
-    def end_after(self, owner: int, processes: list[int], exchange: list[str]) -> None:
+    def end_after(self, owner: int, processes: list[int]) -> None:
         """Kill the engine's processes, including this one, when their owner is gone; if killed, it cannot do this."""
-        arguments = (psutil.Process(owner), processes, exchange)
-        threading.Thread(target=_end_after, args=arguments, daemon=True).start()
+        threading.Thread(target=_end_after, args=(psutil.Process(owner), processes), daemon=True).start()
 
 
-def _end_after(owner: psutil.Process, processes: list[int], exchange: list[str]) -> None:
+def _end_after(owner: psutil.Process, processes: list[int]) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         while owner.is_running() and owner.status() != psutil.STATUS_ZOMBIE:
             time.sleep(WATCH_EVERY_S)
-    for folder in exchange:
-        shutil.rmtree(folder, ignore_errors=True)
     for pid in sorted(processes, key=lambda pid: pid == os.getpid()):  # this one last
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -121,7 +141,8 @@ class VllmSampler:
             unknown_ids: rows of the output embedding without a token, which are never sampled.
 
         Raises:
-            EngineError: vLLM is not installed or cannot start; the message names the field to change.
+            EngineError: vLLM is not installed or cannot start, or memory for the weights' transfer is missing; the
+                message names the field to change or another remedy.
         """
         assert engine.vllm.memory_share != AUTO, "planning replaces auto, see flows.planning.capacity"
         self.model, self._engine, self._max_tokens = model, engine, max_tokens
@@ -133,16 +154,17 @@ class VllmSampler:
         self._failure = "it was closed"
         resource_tracker.ensure_running()  # a child process of Python, which must not count as vLLM's
         before = _children()
+        self.bucket = WeightBucket(self._weights())
         try:
             self.llm: Any = start_engine(self._options(initial, rollout), engine)
         except EngineError:
             _end(_children() - before)
+            self.bucket.close()
             raise
         self._processes = _children() - before
-        self.exchange = WeightExchange()
         try:
             pids = [process.pid for process in self._processes]
-            self.llm.collective_rpc("end_after", args=(os.getpid(), pids, list(map(str, self.exchange.folders))))
+            self.llm.collective_rpc("end_after", args=(os.getpid(), pids))
             self.rest()  # the next agent's engine and the learner need the memory before the first rollout
         except BaseException:
             self.close()
@@ -261,10 +283,18 @@ class VllmSampler:
         self._version = version
 
     def copy_weights(self) -> None:
-        """Copy the learner's weights, with adapters merged, to the engine."""
-        with self.exchange.copy(merged_parts(self.model, self.model.named_parameters())) as folder:
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
-        self.llm.collective_rpc("pack_head")
+        """Copy the learner's weights, with adapters merged; the engine loads a half while the other one is filled."""
+        call = self.llm.collective_rpc
+        with ThreadPoolExecutor(1) as thread:
+            loading = thread.submit(call, "begin_weights", args=(self.bucket.path,))
+            for places in self.bucket.fill(self._weights()):
+                loading.result()  # the half that is filled next is then free
+                loading = thread.submit(call, "load_half", args=(places,))
+            loading.result()
+        call("end_weights")
+
+    def _weights(self) -> Iterator[TensorPart]:
+        return merged_parts(self.model, self.model.named_parameters())
 
     def rest(self) -> None:
         """Release device memory: drop weights and KV cache; `synchronise` copies the weights again."""
@@ -297,7 +327,7 @@ class VllmSampler:
             llm, self.llm = self.llm, None
             llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
             _end(self._processes)
-            self.exchange.close()
+            self.bucket.close()
 
 
 def _children() -> set[psutil.Process]:
@@ -380,8 +410,6 @@ def _remedy(message: str) -> str:
     text = message.lower()
     if "ipc path" in text:
         return "set TMPDIR to a folder with a short path"
-    if "no space left" in text or "not enough free" in text:
-        return f"free some space in {tempfile.gettempdir()}, or set TMPDIR to a folder with space for all weights"
     if any(word in text for word in ("memory", "kv cache", "initialization failed")):
         return "change engine.vllm.memory_share or engine.vllm.kv_cache_gb, or see vLLM's log for the cause"
     if "head_dim" in text or "head size" in text:

@@ -141,7 +141,7 @@ def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyP
         sampler.sample([SampleRequest((1, 2), seed=0)], SamplingLimits(1.0, 1.0, 4))
     with pytest.raises(EngineError, match="has stopped: .*CUDA error.*; resume the experiment"):
         sampler.synchronise(0, lambda: None)
-    assert not any(folder.exists() for folder in sampler.exchange.folders)
+    assert not Path(sampler.bucket.path).exists()
 
 
 def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,13 +11,11 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import resource_tracker
-from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,9 @@ from hacpo_core.engines.models.lora import add_adapters, merged_parts
 from hacpo_core.engines.models.tensor_files import TensorPart
 from hacpo_core.engines.sampling.base import SampleRequest
 from hacpo_core.engines.sampling.transformers_sampler import TransformersSampler
+from hacpo_core.engines.vllm import exchange
 from hacpo_core.engines.vllm import sampler as vllm_sampler
+from hacpo_core.engines.vllm.exchange import Place
 from hacpo_core.engines.vllm.sampler import VllmSampler
 from hacpo_core.errors import EngineError
 from hacpo_core.phases.runner import DirectRunner
@@ -55,16 +55,8 @@ pytestmark = [
 
 @pytest.fixture(autouse=True, scope="module")
 def prepared() -> None:
-    """Python's own child process and folder, which stay, are made before a test counts children or moves TMPDIR."""
+    """Python's own child process, which stays, is made before a test counts children."""
     resource_tracker.ensure_running()
-    get_temp_dir()
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A folder for temporary files; pytest's own paths are too long for the sockets that vLLM puts there."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        yield Path(folder)
 
 
 EOS_IDS = (2, 3)
@@ -335,11 +327,8 @@ def test_start_that_fails_is_one_error_that_names_the_field(
     assert psutil.Process().children(recursive=True) == before
 
 
-def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(
-    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     sampler = sampler_of(model_of("qwen3"), tmp_path)
     try:
         assert set(psutil.Process().children(recursive=True)) - before
@@ -354,7 +343,31 @@ def test_engine_in_processes_of_its_own_gets_weights_and_leaves_nothing(
     finally:
         sampler.close()
     assert set(psutil.Process().children(recursive=True)) == before
-    assert not list(temporary.glob("hacpo-weights-*"))
+
+
+def test_layer_that_comes_in_several_halves_is_the_learners_after_a_hand_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "HALF_BYTES", 1)  # then the largest tensor decides
+    sampler = sampler_of(model_of("qwen3"), tmp_path)
+    fill, halves = sampler.bucket.fill, list[list[str]]()
+
+    def noted(weights: Iterator[TensorPart]) -> Iterator[list[Place]]:
+        for places in fill(weights):
+            halves.append([place.name for place in places])
+            yield places
+
+    monkeypatch.setattr(sampler.bucket, "fill", noted)
+    try:
+        change(sampler.model)
+        sampler.synchronise(1, nothing)
+        assert error_of(sampler, responses_of(sampler.sample(REQUESTS, LIMITS))) < 1e-5
+    finally:
+        sampler.close()
+    half_of = {name: n for n, names in enumerate(halves) for name in names}
+    assert list(half_of) == [name for name, _ in sampler.model.named_parameters()]
+    gate, up = (half_of[f"model.layers.1.mlp.{kind}_proj.weight"] for kind in ("gate", "up"))
+    assert up == gate + 1 > 4, "in the engine they are one layer"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed here; make test-vllm")
@@ -433,21 +446,18 @@ def hold(folder: str, num_ranks: int) -> None:
 
 
 @pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=needs_two_processors)])
-def test_engines_processes_end_when_their_owner_is_killed(num_ranks: int, tmp_path: Path, temporary: Path) -> None:
+def test_engines_processes_end_when_their_owner_is_killed(num_ranks: int, tmp_path: Path) -> None:
     words = [sys.executable, "-c", f"from {__name__} import hold; hold({str(tmp_path)!r}, {num_ranks})"]
-    environment = os.environ | {"TMPDIR": str(temporary)}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as owner:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert any(line == "ready\n" for line in iter(owner.stdout.readline, ""))
         processes = psutil.Process(owner.pid).children(recursive=True)
-        assert list(temporary.glob("hacpo-weights-*"))
         owner.kill()
     _, alive = psutil.wait_procs(processes, timeout=30)
     for process in alive:
         process.kill()
     assert len(processes) >= num_ranks + 1
     assert alive == []
-    assert not list(temporary.glob("hacpo-weights-*"))
 
 
 HEADS_OF_32 = [

@@ -33,10 +33,15 @@ class VllmConfig:
     )
     tensor_parallel_size: int = setting(1, "devices of one agent's engine", at_least=1, at_most=1024)
     enforce_eager: bool = setting(False, "disable compilation and CUDA graphs: shorter start-up, slower sampling")
+    quantization: str | None = setting(
+        None,
+        "quantization of the engine's weights as it loads them; null: none",
+        choices={"fp8": "weights and inputs of linear layers in 8 bits, on GPUs: faster, and farther from the learner"},
+    )
     sync_tolerance: float = setting(
         1e-3,
         "largest mean difference between vLLM's and the learner's log-probabilities of 256 tokens after each weight "
-        "transfer; a larger one stops the run. Raise it for bfloat16",
+        "transfer; a larger one stops the run. Raise it for bfloat16 and fp8",
         unit="nats",
         above=0,
         identity=False,

@@ -195,6 +195,8 @@ class VllmSampler:
             options["distributed_executor_backend"] = "mp"
         if vllm.kv_cache_gb is not None:
             options["kv_cache_memory_bytes"] = int(vllm.kv_cache_gb * 2**30)
+        if vllm.quantization is not None:
+            options["quantization"] = vllm.quantization
         return options
 
     def reports_policy(self, limits: SamplingLimits) -> bool:

@@ -37,6 +37,7 @@ def test_bad_field_is_one_sentence_that_names_it() -> None:
         (["engine.sampler=sglang"], "engine.sampler: got 'sglang', expected one of transformers, vllm"),
         (["engine.vllm.memory_share=0.5"], "engine.vllm.memory_share cannot take effect: engine.sampler is transf"),
         ([VLLM, "engine.vllm.memory_share=1.5"], r"engine.vllm.memory_share: got 1.5, expected .*\(0, 1\]"),
+        ([VLLM, "engine.vllm.quantization=int3"], "engine.vllm.quantization: got 'int3', expected one of fp8"),
         ([VLLM, *two_on_one], "got 2 with placement.colocated=true, where each rank gets a share"),
         ([VLLM, "rollout.top_p=0.9", "rollout.temperature=0.6"], "rollout.top_p: got 0.9 with .* 0.6, for which vLLM"),
     ):
@@ -51,7 +52,8 @@ def test_id_depends_on_the_sampler_and_not_on_its_memory_or_place() -> None:
 
     same = [(), ("engine.vllm.memory_share=0.2",), ("engine.vllm.kv_cache_gb=1",)]
     assert len({name(VLLM, *overrides) for overrides in same}) == 1
-    assert len({name(), name(VLLM), name(VLLM, "engine.vllm.enforce_eager=true")}) == 3
+    others = ("engine.vllm.enforce_eager=true", "engine.vllm.quantization=fp8")
+    assert len({name(), name(VLLM), *(name(VLLM, override) for override in others)}) == 4
 
 
 def test_engine_has_room_for_the_longest_response_of_training_and_evaluation() -> None:
@@ -78,10 +80,8 @@ class FailingEngine:
         raise RuntimeError("CUDA error: an illegal address was met")
 
 
-@pytest.mark.parametrize(("size", "executor"), [(1, None), (2, "mp")])
-def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
-    size: int, executor: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def options_of(vllm: VllmConfig, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
+    """What vLLM is started with."""
     given: dict[str, Any] = {}
 
     def start(options: dict[str, Any], engine: EngineConfig) -> FailingEngine:
@@ -89,10 +89,22 @@ def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
         return FailingEngine()
 
     monkeypatch.setattr(vllm_sampler, "start_engine", start)
-    vllm = VllmConfig(tensor_parallel_size=size)
-    new_sampler(tmp_path, EngineConfig(sampler="vllm", vllm=vllm)).close()
+    new_sampler(folder, EngineConfig(sampler="vllm", vllm=vllm)).close()
+    return given
+
+
+@pytest.mark.parametrize(("size", "executor"), [(1, None), (2, "mp")])
+def test_engine_on_several_gpus_starts_its_processes_itself_and_not_by_ray(
+    size: int, executor: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = options_of(VllmConfig(tensor_parallel_size=size), monkeypatch, tmp_path)
     assert given["tensor_parallel_size"] == size
     assert given.get("distributed_executor_backend") == executor
+
+
+def test_quantization_is_passed_on_if_it_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert options_of(VllmConfig(quantization="fp8"), monkeypatch, tmp_path)["quantization"] == "fp8"
+    assert "quantization" not in options_of(VllmConfig(), monkeypatch, tmp_path)
 
 
 def test_seeds_fit_into_the_signed_integers_that_vllm_keeps_on_a_gpu(
@@ -142,6 +154,26 @@ def test_retry_after_a_failure_names_the_first_cause(monkeypatch: pytest.MonkeyP
     with pytest.raises(EngineError, match="has stopped: .*CUDA error.*; resume the experiment"):
         sampler.synchronise(0, lambda: None)
     assert not Path(sampler.bucket.path).exists()
+
+
+@pytest.mark.parametrize("is_learner", [True, False])
+def test_transfer_that_fails_on_either_side_stops_the_engine(
+    is_learner: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(call: Any, **_: Any) -> None:
+        if is_learner or call == "load_half":
+            raise RuntimeError("CUDA error: an illegal address was met")
+
+    engine = FailingEngine()
+    monkeypatch.setattr(vllm_sampler, "start_engine", lambda *_: engine)
+    sampler = new_sampler(tmp_path, EngineConfig(sampler="vllm"))
+    if is_learner:
+        monkeypatch.setattr(sampler.bucket, "fill", fail)
+    else:
+        monkeypatch.setattr(engine, "collective_rpc", fail)
+    with pytest.raises(EngineError, match="vLLM: the weights could not be transferred: CUDA error"):
+        sampler.synchronise(1, lambda: None)
+    assert engine.is_shut_down
 
 
 def test_missing_vllm_is_one_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

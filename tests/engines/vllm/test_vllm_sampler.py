@@ -481,9 +481,10 @@ def test_experiment_trains_and_its_sampler_stays_with_its_learner(small_plan: Ca
     for agent in ("qwen", "llama"):
         digests = [found[f"{step} update.{agent}"] for step in (1, 2, 3, 4)]
         assert len(set(digests)) == 4
-        for step in (1, 2, 3, 4):
-            assert found[f"{step} {agent}"]["sampler/logprob_difference_mean"] < 1e-4
-            assert found[f"{step} {agent}"]["vllm/preemptions"] == 0
+        metrics = [found[f"{step} {agent}"] for step in (1, 2, 3, 4)]
+        name = "sampler/logprob_difference_mean"  # of a step with own rows in its updates
+        assert max(values[name] for values in metrics if name in values) < 1e-4
+        assert [values["vllm/preemptions"] for values in metrics] == [0] * 4
     assert psutil.Process().children(recursive=True) == before
 
 

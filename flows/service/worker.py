@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -17,6 +17,7 @@ import psutil
 from flows.records.mlflow_address import tracking_uri
 from flows.service.gpu_locks import visible_devices
 from flows.service.prefect_server import PrefectServer, client_environment, ensure_server, server_process
+from flows.service.preloaded import preloaded
 from flows.service.processes import (
     end_child,
     end_with_parent,
@@ -69,10 +70,13 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
             is_over = threading.Event()
             for number in (signal.SIGTERM, signal.SIGINT):  # no exception, which any library's code could lose
                 signal.signal(number, lambda *_: is_over.set())
-            os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), num_slots)
-            from flows.service.worker_loop import serve
+            own = os.environ | client_environment(home_of(runs_dir), url="", auth="")
+            socket = record.path.with_suffix(".socket")
+            with nullcontext() if visible_devices() else preloaded(socket, own) as command:
+                os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), num_slots)
+                from flows.service.worker_loop import serve
 
-            serve(runs_dir, num_slots, is_over)
+                serve(runs_dir, num_slots, is_over, command)
             if is_over.is_set():
                 raise KeyboardInterrupt
         finally:

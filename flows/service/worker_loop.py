@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prefect.client.schemas.responses import WorkerFlowRunResponse
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.workers.process import ProcessWorker
+from prefect.workers.process import ProcessWorker, ProcessWorkerResult
 
 from flows.service.deployments import POOL, deploy
 from flows.service.prefect_server import PrefectServer, ensure_server, log_in_hint, server_process, use_server
@@ -26,25 +28,38 @@ END_LIMIT_S = 10.0
 """time for Prefect's worker to end after its runs have"""
 
 
-def worker_of_slots(num_slots: int) -> ProcessWorker:
-    """Prefect's worker, which asks for flow runs only while a slot is free: each answer lists up to 200 that wait."""
+def worker_of_slots(num_slots: int, command: str | None = None) -> ProcessWorker:
+    """Prefect's worker, which asks for flow runs only while a slot is free: each answer lists up to 200 that wait.
+
+    Args:
+        num_slots: number of concurrent flow runs.
+        command: of a flow run without variables of its own; none: Prefect's.
+    """
     worker = ProcessWorker(POOL, name=socket.gethostname(), limit=num_slots)
-    ask = worker._get_scheduled_flow_runs
+    ask, run = worker._get_scheduled_flow_runs, worker.run
 
     async def ask_if_free() -> list[WorkerFlowRunResponse]:
         return await ask() if worker.limiter.available_tokens else []
 
-    worker._get_scheduled_flow_runs = ask_if_free  # type: ignore[method-assign]
+    async def run_command(flow_run: Any, configuration: Any, task_status: Any = None) -> ProcessWorkerResult:
+        has_own_variables = any(
+            os.environ.get(name) != value for name, value in configuration.env.items() if not name.startswith("PREFECT")
+        )
+        if command is not None and not has_own_variables:  # imports read some
+            configuration.command = command
+        return await run(flow_run, configuration, task_status)
+
+    worker._get_scheduled_flow_runs, worker.run = ask_if_free, run_command  # type: ignore[method-assign]
     return worker
 
 
 class _Service:
     """What a worker does with one server: Prefect's worker in a thread, whose child processes are the flow runs."""
 
-    def __init__(self, server: PrefectServer, runs_dir: Path, num_slots: int) -> None:
+    def __init__(self, server: PrefectServer, runs_dir: Path, num_slots: int, command: str | None) -> None:
         """Register what is missing on the server."""
         self.server = server
-        self._runs_dir, self._num_slots = runs_dir, num_slots
+        self._runs_dir, self._num_slots, self._command = runs_dir, num_slots, command
         use_server(server, runs_dir)
         print(f"Prefect  {server.url}  ({log_in_hint(runs_dir)})", flush=True)
         schedule = Schedule(server, runs_dir)
@@ -72,7 +87,7 @@ class _Service:
     async def _work(self) -> None:
         self._task = asyncio.current_task()
         self._has_begun.set()
-        await worker_of_slots(self._num_slots).start(printer=partial(print, flush=True))
+        await worker_of_slots(self._num_slots, self._command).start(printer=partial(print, flush=True))
 
     def has_ended(self, limit_s: float) -> bool:
         """Whether Prefect's worker has ended, or does so within this time."""
@@ -94,13 +109,14 @@ class _Service:
         end_descendants(kept=kept)  # those that it started before it was cancelled
 
 
-def serve(runs_dir: Path, num_slots: int, is_over: threading.Event) -> None:
+def serve(runs_dir: Path, num_slots: int, is_over: threading.Event, command: str | None) -> None:
     """Train what is in the queue, and check all else, until told to end or until the runs folder is deleted.
 
     Args:
         runs_dir: folder of all runs.
         num_slots: number of concurrent experiments.
         is_over: set to end.
+        command: of a flow run; none: Prefect's.
     """
     worker_lock = worker_record(runs_dir).path.with_suffix(".lock")
     inode = inode_of(worker_lock)
@@ -117,7 +133,7 @@ def serve(runs_dir: Path, num_slots: int, is_over: threading.Event) -> None:
                     service.end()
                     service = None
                 if service is None:
-                    service = _Service(server, runs_dir, num_slots)
+                    service = _Service(server, runs_dir, num_slots, command)
                     service.start()
                 service.reconciler.check_once()
                 told = ""

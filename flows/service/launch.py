@@ -1,0 +1,48 @@
+"""Command of a flow run, `python -I -S launch.py SOCKET COMMAND...`: has `preloaded` fork the run, and stands for it.
+
+Imports the standard library alone, to start at once. Where nothing listens on the socket, it becomes COMMAND itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+
+
+def address(path: str) -> str:
+    """Address of a socket in a folder whose name may be longer than the 107 bytes of an address."""
+    folder, name = os.path.split(path)
+    return f"/proc/self/fd/{os.open(folder, os.O_PATH)}/{name}"
+
+
+def main(path: str, *command: str) -> None:
+    """Have the flow run forked, pass signals on to it, and end as it does."""
+    connection = socket.socket(socket.AF_UNIX)
+    job = json.dumps({"environment": dict(os.environ), "folder": os.getcwd()}).encode()
+    try:
+        connection.connect(address(path))
+        socket.send_fds(connection, [len(job).to_bytes(8, "little")], [0, 1, 2])
+        connection.sendall(job)
+        has_begun = connection.recv(1)
+    except OSError:
+        has_begun = b""
+    if not has_begun:
+        os.execv(command[0], command)
+    for number in _PASSED_ON:
+        signal.signal(number, lambda number, _: connection.send(bytes([number])))
+    answer = connection.recv(8)
+    code = int.from_bytes(answer, "little", signed=True) if answer else 1  # 1: its keeper was killed
+    if code < 0:  # by a signal
+        for number in _PASSED_ON:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

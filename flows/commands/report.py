@@ -45,7 +45,7 @@ def report(
     results, folder = read_results(grid_plan), out or runs_dir / "reports" / grid_plan.report_name
     report = write_report(results, folder)
     save_results(results, folder / f"results{ARCHIVE}")
-    sync(runs_dir, (), [grid_plan.record], report.sentences)
+    sync(runs_dir, (), [grid_plan.record], report.sentences, grid_plan.plans)
     _print(report)
 
 

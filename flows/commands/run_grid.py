@@ -103,10 +103,10 @@ def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
     from dashboards.report import read_results, write_report  # imports vl-convert, not needed to show or submit a grid
 
     table = grid_table(grid.record, runs_dir)
-    report = write_report(read_results(grid), runs_dir / "reports" / grid.report_name)
-    sync(runs_dir, grid.plans, [grid.record], report.sentences)
     brief = "No experiment is complete." if table.empty else format_table(_brief(table, grid.config.report.benchmarks))
-    print(f"\n{brief}")
+    print(f"\n{brief}", flush=True)
+    report = write_report(read_results(grid), runs_dir / "reports" / grid.report_name)
+    sync(runs_dir, grid.plans, [grid.record], report.sentences, grid.plans)
     for plan in grid.plans.values():
         progress = read_progress(plan.root)
         for finding in progress.open_findings if progress is not None else ():

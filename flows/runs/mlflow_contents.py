@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from flows.planning.plans import Plan, find_plan
+from flows.planning.plans import Plan
 from flows.records.gridfile import GridRecord, read_grids
 from flows.records.progress import read_progress
 from flows.records.states import experiment_status
@@ -154,7 +154,7 @@ def _findings(plan: Plan) -> dict[str, str]:
 
 
 def grid_contents(
-    record: GridRecord, runs_dir: Path, verdicts: Sequence[str]
+    record: GridRecord, runs_dir: Path, plan_of: Callable[[str], Plan], verdicts: Sequence[str]
 ) -> Iterator[tuple[str, Plan, RunContent]]:
     """Key, a plan and content of a run for each complete pair, method and seed; metrics have one name for all methods.
 
@@ -164,16 +164,16 @@ def grid_contents(
     Args:
         record: the grid.
         runs_dir: folder of all runs.
+        plan_of: plan of an experiment, by id.
         verdicts: sentences of the grid's report, which become a tag of each run.
     """
     cells = [cell.key[:-1] for cell in record.cells]
-    plans: dict[str, Plan] = {}
     groups: Any = grid_table(record, runs_dir).groupby(["pair", "method", "label", "seed"], sort=False)
     for key, rows in groups:
         if len(rows) < cells.count(key):
             continue
         pair, method, label, seed = key
-        plans |= {name: find_plan(runs_dir, name) for name in rows.run if name not in plans}
+        plans = {name: plan_of(name) for name in rows.run}
         name = " ".join(filter(None, (pair, method, label, f"seed {seed}")))
         members = [_membership("grid", record.name), _membership("pair", pair)]
         tags = {**dict.fromkeys(members, "true"), "hacpo.experiments": " ".join(dict.fromkeys(rows.run))}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,7 +114,11 @@ class Tracking:
 
 
 def sync(
-    runs_dir: Path, names: Iterable[str], grids: Iterable[GridRecord] = (), verdicts: Sequence[str] = ()
+    runs_dir: Path,
+    names: Iterable[str],
+    grids: Iterable[GridRecord] = (),
+    verdicts: Sequence[str] = (),
+    plans: Mapping[str, Plan] | None = None,
 ) -> list[str]:
     """Bring MLflow to what a runs folder holds of some experiments and grids; experiments in training send themselves.
 
@@ -123,15 +127,17 @@ def sync(
         names: ids of experiments.
         grids: their complete rows become runs of an MLflow experiment of their own.
         verdicts: the sentences of a grid's report, which become a tag of its rows.
+        plans: by id, those that the caller has; others are read.
 
     Returns:
         ids of the experiments that were sent. What cannot be sent is a warning, one if the store is away.
     """
     sent_ids, store_of = [], cache(_open_store)
+    plan_of = cache(lambda name: (plans or {}).get(name) or find_plan(runs_dir, name))
     sends: dict[str, Callable[[], bool | None]] = {
-        name: partial(_sync_lacking, runs_dir, name, store_of) for name in names
+        name: partial(_sync_lacking, runs_dir, name, plan_of, store_of) for name in names
     }
-    sends |= {f"grid {grid.name}": partial(_sync_grid, runs_dir, grid, store_of, verdicts) for grid in grids}
+    sends |= {f"grid {grid.name}": partial(_sync_grid, runs_dir, grid, plan_of, store_of, verdicts) for grid in grids}
     for name, send in sends.items():
         try:
             sent_ids += [name] if send() else []
@@ -142,12 +148,14 @@ def sync(
     return sent_ids
 
 
-def _sync_lacking(runs_dir: Path, name: str, store_of: Callable[[str, str], MlflowStore]) -> bool:
+def _sync_lacking(
+    runs_dir: Path, name: str, plan_of: Callable[[str], Plan], store_of: Callable[[str, str], MlflowStore]
+) -> bool:
     """Send an experiment if MLflow lacks something of it."""
     root = experiments_dir(runs_dir) / name
     if is_locked(root) or not ((root / STATE_FILE).is_file() or (root / "steps").is_dir()):
         return False
-    plan, state = find_plan(runs_dir, name), read_state(root)
+    plan, state = plan_of(name), read_state(root)
     if (uri := plan_tracking_uri(plan)) is None:
         return False
     store = store_of(uri, plan.config.tracking.experiment)
@@ -158,12 +166,16 @@ def _sync_lacking(runs_dir: Path, name: str, store_of: Callable[[str, str], Mlfl
 
 
 def _sync_grid(
-    runs_dir: Path, grid: GridRecord, store_of: Callable[[str, str], MlflowStore], verdicts: Sequence[str]
+    runs_dir: Path,
+    grid: GridRecord,
+    plan_of: Callable[[str], Plan],
+    store_of: Callable[[str, str], MlflowStore],
+    verdicts: Sequence[str],
 ) -> None:
     metrics = (*(f"{MEAN}/{name}" for name in grid.benchmarks), "tokens_sampled", "hours")
     columns = [f"params.`{name}`" for name in ("pair", "method", "seed", *SYMBOLS)]
     columns += [f"metrics.`{name}`" for name in metrics]
-    for key, plan, content in grid_contents(grid, runs_dir, verdicts):
+    for key, plan, content in grid_contents(grid, runs_dir, plan_of, verdicts):
         if (uri := plan_tracking_uri(plan)) is not None:
             ids = store_of(uri, f"{plan.config.tracking.experiment}-results").write(key, content, columns)
             write_json(runs_dir / STATE_FILE, {"experiment": ids["experiment"]})

@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 
 from flows.planning.plans import Plan
 from flows.records.states import RESULT_FILE, experiment_status
+from flows.service import launch
 from flows.service.prefect_server import ensure_server, find_server, is_healthy, stop_server
 from flows.service.processes import Record, end_family, home_of
 from flows.service.reconciler import Reconciler, Timeouts
@@ -68,6 +69,12 @@ class Site:
     def children(self) -> list[psutil.Process]:
         """Processes of runs, which Prefect's worker started."""
         return list(self._processes("prefect.engine"))
+
+    def families(self) -> set[psutil.Process]:
+        """These, and the runs that were forked for them."""
+        worker = self.worker()
+        forked = (process for process in self._processes("flows.service.preloaded") if process.ppid() != worker.pid)
+        return {*self.children(), *forked}
 
     def _processes(self, module: str) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
@@ -162,7 +169,7 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
     site.need_worker()
     with ExitStack() as still:
         for when in STATES:
-            planned, held = plans.get(when, cancelled), set(site.children())
+            planned, held, families = plans.get(when, cancelled), set(site.children()), site.families()
             if when == "scheduled":  # the worker takes nothing from the queue, and ends nothing
                 still.enter_context(site.standing_still([site.worker()]))
                 site.schedule.cancel(cancelled.id)
@@ -173,7 +180,7 @@ def test_experiments_in_every_state_complete_exactly_once_or_stay_cancelled(
                 site.wait_for_step(planned, 4)
             elif when == "pending":
                 site.wait(lambda held=held: set(site.children()) - held, "never pending")  # type: ignore[misc]
-            still.enter_context(site.standing_still(list(set(site.children()) - held)))
+            still.enter_context(site.standing_still(list(site.families() - families)))
         states = [site.state(planned) for planned in plans.values()]
         assert states[0] in ("Running", "Completed")
         assert states[1:] == ["Running", "Pending", "Scheduled"]
@@ -219,6 +226,8 @@ def test_cancelled_run_whose_worker_is_dead_is_ended(site: Site, small_plan: Cal
     site.need_worker()
     site.schedule.start(planned.id)
     site.wait_for_step(planned, 2)
+    (run,) = site.children()
+    assert launch.__file__ in run.cmdline(), "it was forked"
     with pytest.raises(RefusedError, match="a live run cannot be started again"):
         site.schedule.start(planned.id)
     site.kill_worker()

@@ -40,10 +40,15 @@ def visible_devices() -> list[str]:
     return [str(i) for i in range(torch.cuda.device_count())]
 
 
+def has_gpu_driver() -> bool:
+    """Whether this machine has a driver of a GPU; imports no torch."""
+    return any(path.exists() for path in DRIVERS)
+
+
 def check_gpu_driver(config: ExperimentConfig) -> None:
-    """Raise a ConfigError if the experiment needs a GPU of this machine, which has no driver; imports no torch."""
+    """Raise a ConfigError if the experiment needs a GPU of this machine, which has no driver."""
     needs_gpu = config.engine.device != "cpu" and config.placement.ray.address is None
-    if needs_gpu and not any(path.exists() for path in DRIVERS):
+    if needs_gpu and not has_gpu_driver():
         raise ConfigError(
             f"engine.device: got {config.engine.device}, but there is no GPU here; set engine.device=cpu, or use "
             "--hardware cpu"

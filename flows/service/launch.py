@@ -1,6 +1,6 @@
-"""Command of a flow run, `python -I -S launch.py SOCKET COMMAND...`: has `preloaded` fork the run, and stands for it.
+"""Command of a flow run, `python -I -S launch.py SOCKET COMMAND...`: has `preloaded` fork it, and stands in for it.
 
-Imports the standard library alone, to start at once. Where nothing listens on the socket, it becomes COMMAND itself.
+Imports the standard library alone, to start at once. Where nobody answers on the socket, it becomes COMMAND itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
+_ANSWER_LIMIT_S = 60.0
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -23,6 +25,7 @@ def address(path: str) -> str:
 def main(path: str, *command: str) -> None:
     """Have the flow run forked, pass signals on to it, and end as it does."""
     connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(_ANSWER_LIMIT_S)
     job = json.dumps({"environment": dict(os.environ), "folder": os.getcwd()}).encode()
     try:
         connection.connect(address(path))
@@ -33,9 +36,17 @@ def main(path: str, *command: str) -> None:
         has_begun = b""
     if not has_begun:
         os.execv(command[0], command)
+    connection.settimeout(None)
+
+    def pass_on(number: int, _: object) -> None:
+        with suppress(OSError):  # the run has ended
+            connection.send(bytes([number]))
+
     for number in _PASSED_ON:
-        signal.signal(number, lambda number, _: connection.send(bytes([number])))
-    answer = connection.recv(8)
+        signal.signal(number, pass_on)
+    answer = b""
+    with suppress(ConnectionResetError):
+        answer = connection.recv(8)
     code = int.from_bytes(answer, "little", signed=True) if answer else 1  # 1: its keeper was killed
     if code < 0:  # by a signal
         for number in _PASSED_ON:

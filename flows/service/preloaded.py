@@ -23,11 +23,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from flows.process import configure_process
+from flows.records.versions import version_tags
 from flows.service import launch
 from flows.service.processes import end_child, end_with_parent, module_command
 
@@ -35,18 +39,28 @@ _MODULES = ("flows.runs.flow", "flows.runs.mlflow_store")
 """imported before the first fork"""
 
 
+@dataclass(frozen=True, slots=True)
+class Preloaded:
+    """A running process of this module."""
+
+    command: str
+    """of a flow run, for Prefect's worker"""
+    process: psutil.Process
+
+
 @contextmanager
-def preloaded(path: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Run this module for the duration of the block; yields the command of a flow run for Prefect's worker.
+def preloaded(path: Path, environment: Mapping[str, str]) -> Iterator[Preloaded]:
+    """Run a process of this module for the duration of the block.
 
     Args:
-        path: of its socket, which only this user can write to.
+        path: of its socket.
         environment: of the process until it forks.
     """
-    process = subprocess.Popen(module_command(__name__, str(path)), env=environment, preexec_fn=end_with_parent)
+    python, words = sys.executable, module_command(__name__, str(path))
+    process = subprocess.Popen(words, env=environment, preexec_fn=end_with_parent, start_new_session=True)
     try:
-        python = sys.executable
-        yield shlex.join([python, "-I", "-S", launch.__file__, str(path), python, "-m", "prefect.engine"])
+        command = shlex.join([python, "-I", "-S", launch.__file__, str(path), python, "-m", "prefect.engine"])
+        yield Preloaded(command, psutil.Process(process.pid))
     finally:
         end_child(process)
         path.unlink(missing_ok=True)
@@ -68,6 +82,10 @@ def _keep(connection: socket.socket) -> dict[str, Any]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, files, _, _ = socket.recv_fds(connection, 8, 3)
     content = connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL)
+    try:
+        connection.sendall(b"b")  # first, so that `launch` does not run its command as well
+    except OSError:  # it is gone
+        os._exit(0)
     pid = os.fork()
     if pid == 0:
         connection.close()
@@ -76,15 +94,19 @@ def _keep(connection: socket.socket) -> dict[str, Any]:
             os.close(file)
         job: dict[str, Any] = json.loads(content)
         return job
-    connection.sendall(b"b")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     run = os.pidfd_open(pid)
     while run not in select.select([run, connection.fileno()], [], [])[0]:
-        given = connection.recv(1)
+        given = b""
+        with suppress(ConnectionResetError):  # `launch` was killed before it read all
+            given = connection.recv(1)
         os.kill(pid, given[0] if given else signal.SIGKILL)
         if not given:
             os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    connection.sendall(code.to_bytes(8, "little", signed=True))
+    with suppress(OSError):
+        connection.sendall(code.to_bytes(8, "little", signed=True))
     os._exit(0)
 
 
@@ -93,20 +115,23 @@ def main(path: str) -> None:
     Path(path).unlink(missing_ok=True)  # of a process that was killed
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(launch.address(path))
+    os.chmod(path, 0o600)
     listener.listen()  # a flow run may wait for the imports
     configure_process()
     from prefect.context import refresh_global_settings_context
 
     for module in _MODULES:
         importlib.import_module(module)
-    gc.freeze()
+    version_tags()  # remembered: of the code that was imported
+    gc.freeze()  # collecting would copy memory that all forks share
     job = fork_jobs(listener)
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["folder"])
+    configure_process.cache_clear()  # the flow calls it, with its own environment and output
     refresh_global_settings_context()
     sys.argv = ["prefect.engine"]
-    sys.modules.pop("prefect.engine", None)  # its command runs it afresh, too
+    sys.modules.pop("prefect.engine", None)  # `python -m prefect.engine` executes it after Prefect has imported it, too
     runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
 
 

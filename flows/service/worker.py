@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from flows.records.mlflow_address import tracking_uri
-from flows.service.gpu_locks import visible_devices
+from flows.service.gpu_locks import has_gpu_driver, visible_devices
 from flows.service.prefect_server import PrefectServer, client_environment, ensure_server, server_process
 from flows.service.preloaded import preloaded
 from flows.service.processes import (
@@ -70,13 +70,13 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
             is_over = threading.Event()
             for number in (signal.SIGTERM, signal.SIGINT):  # no exception, which any library's code could lose
                 signal.signal(number, lambda *_: is_over.set())
-            own = os.environ | client_environment(home_of(runs_dir), url="", auth="")
-            socket = record.path.with_suffix(".socket")
-            with nullcontext() if visible_devices() else preloaded(socket, own) as command:
+            path = record.path.with_suffix(".socket")
+            environment = os.environ | client_environment(home_of(runs_dir), url="", auth="")
+            with nullcontext() if has_gpu_driver() else preloaded(path, environment) as forks:
                 os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), num_slots)
                 from flows.service.worker_loop import serve
 
-                serve(runs_dir, num_slots, is_over, command)
+                serve(runs_dir, num_slots, is_over, forks)
             if is_over.is_set():
                 raise KeyboardInterrupt
         finally:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -84,6 +85,24 @@ def test_run_ends_with_its_command(start: Launch, listening: tuple[object, Path]
     forked = psutil.Process(int(run.stdout.readline()))
     run.kill()
     wait_until(lambda: not forked.is_running(), "the run goes on")
+
+
+def test_no_run_begins_whose_command_has_ended_and_one_that_has_begun_ends_with_it(
+    start: Launch, listening: tuple[subprocess.Popen[bytes], Path], tmp_path: Path
+) -> None:
+    process, path = listening
+    process.send_signal(signal.SIGSTOP)
+    ended, killed = start(path, "open('begun', 'w')"), start(path, WAITING.format(seconds=60))
+    time.sleep(0.5)  # both wait for an answer
+    ended.terminate()
+    assert ended.wait(20) == -signal.SIGTERM
+    killed.send_signal(signal.SIGSTOP)  # so it does not read the answer
+    process.send_signal(signal.SIGCONT)
+    assert killed.stdout is not None
+    forked = psutil.Process(int(killed.stdout.readline()))
+    killed.kill()
+    wait_until(lambda: not forked.is_running(), "the run goes on")
+    assert not (tmp_path / "begun").exists()
 
 
 def test_run_outlives_the_process_that_forked_it(

@@ -28,7 +28,7 @@ from dashboards.report.tables import ratio_table
 from flows.commands.run_grid import _show_results
 from flows.grids.planner import GridPlan
 from flows.planning.compose import compose
-from flows.planning.plans import save_plan
+from flows.planning.plans import find_plan, save_plan
 from flows.records.gridfile import GridCell, save_grid
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState
@@ -363,7 +363,7 @@ def test_command_page_report_and_mlflow_say_the_same(
             own_rewards = rewards(scores(*[0] * 40), **own)
             plans.append(finished(tmp_path / "experiments", method, seed=seed, rewards=own_rewards, **written))
             save_plan(replace(plans[-1], contents={}))
-    grid = grid_of(plans, benchmarks=[TEST], against=["naive"])
+    grid = grid_of([find_plan(tmp_path, plan.id) for plan in plans], benchmarks=[TEST], against=["naive"])
     save_grid(tmp_path, grid.record)
     shutil.copy(empty_tracking, tmp_path / "mlflow.db")
     monkeypatch.setattr("flows.runs.tracking._sync_lacking", lambda *_: False)  # of trainings alone

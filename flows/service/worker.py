@@ -71,7 +71,7 @@ def run_worker(runs_dir: Path, *, num_slots: int) -> bool:
             for number in (signal.SIGTERM, signal.SIGINT):  # no exception, which any library's code could lose
                 signal.signal(number, lambda *_: is_over.set())
             path = record.path.with_suffix(".socket")
-            # Prefect's import makes its home again if that was deleted; flow runs bring their own environment.
+            # Another home than the folder's: importing Prefect would make that again after it was deleted.
             environment = os.environ | client_environment(Path("/"), url="", auth="")
             with nullcontext() if has_gpu_driver() else preloaded(path, environment) as forks:
                 os.environ |= worker_environment(runs_dir, ensure_server(runs_dir), num_slots)

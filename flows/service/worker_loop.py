@@ -44,7 +44,7 @@ def worker_of_slots(num_slots: int, forks: Preloaded | None = None) -> ProcessWo
     async def ask_if_free() -> list[WorkerFlowRunResponse]:
         return await ask() if worker.limiter.available_tokens else []
 
-    async def fork(flow_run: Any, configuration: Any, task_status: Any = None) -> ProcessWorkerResult:
+    async def run_or_fork(flow_run: Any, configuration: Any, task_status: Any = None) -> ProcessWorkerResult:
         usual = os.environ | get_current_settings().to_environment_variables(exclude_unset=True)
         own = [name for name, value in configuration.env.items() if usual.get(name) != value]
         is_usual = configuration.command == usual_command and all(name.startswith("PREFECT__") for name in own)
@@ -52,7 +52,7 @@ def worker_of_slots(num_slots: int, forks: Preloaded | None = None) -> ProcessWo
             configuration.command = forks.command
         return await run(flow_run, configuration, task_status)
 
-    worker._get_scheduled_flow_runs, worker.run = ask_if_free, fork  # type: ignore[method-assign]
+    worker._get_scheduled_flow_runs, worker.run = ask_if_free, run_or_fork  # type: ignore[method-assign]
     return worker
 
 
@@ -104,8 +104,8 @@ class _Service:
         if self._has_begun.wait(END_LIMIT_S) and self._task is not None:
             with suppress(RuntimeError):  # its loop has just been closed
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
-        server = server_process(self._runs_dir)
-        kept = [*([] if server is None else [server]), *([] if self._forks is None else [self._forks.process])]
+        forking = None if self._forks is None else self._forks.process
+        kept = [process for process in (server_process(self._runs_dir), forking) if process is not None]
         end_descendants(kept=kept)
         if not self.has_ended(END_LIMIT_S):
             _log.warning("Prefect's worker did not end within %.0f s", END_LIMIT_S)

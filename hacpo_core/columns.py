@@ -6,13 +6,15 @@ Shapes: R row, N value (of all rows, one row after another), B row of a table, U
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Positions = Sequence[int] | NDArray[Any]
+Table = TypeVar("Table")
+"""a dataclass some of whose fields are columns: tuples, arrays, `Ragged`, `TokenRows`"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,3 +136,31 @@ class TokenRows:
         number_U = np.empty_like(order_U)
         number_U[order_U] = np.arange(len(order_U))
         return TokenRows(self.prompts.take(self.prompt_B[np.sort(first_U)]), number_U[place_B], self.responses)
+
+
+def take_rows(table: Table, rows: Positions) -> Table:
+    """Some rows of a table, in that order; fields that are no columns stay as they are."""
+    at = np.asarray(rows, np.int64)
+
+    def take(column: Any) -> Any:
+        if isinstance(column, tuple):
+            return tuple(column[row] for row in at.tolist())
+        if isinstance(column, Ragged | TokenRows):
+            return column.take(at)
+        return column[at] if isinstance(column, np.ndarray) else column
+
+    return replace(table, **{f.name: take(getattr(table, f.name)) for f in fields(table)})  # type: ignore[type-var, arg-type]
+
+
+def join_rows(parts: Sequence[Table]) -> Table:
+    """The rows of all parts (at least one), concatenated; fields that are no columns are the first part's."""
+
+    def join(columns: Sequence[Any]) -> Any:
+        first = columns[0]
+        if isinstance(first, tuple):
+            return tuple(value for column in columns for value in column)
+        if isinstance(first, Ragged | TokenRows):
+            return first.joined(columns)
+        return np.concatenate(columns) if isinstance(first, np.ndarray) else first
+
+    return replace(parts[0], **{f.name: join([getattr(part, f.name) for part in parts]) for f in fields(parts[0])})  # type: ignore[type-var, arg-type]

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from hacpo_core.columns import Positions, Ragged
+from hacpo_core.columns import Positions, Ragged, join_rows, take_rows
 from hacpo_core.records import RowKey, Verdict, max_figures
 
 ORDINARY = ""
@@ -105,7 +105,7 @@ class Responses:
 
     def take(self, rows: Positions) -> Responses:
         """Some responses, in that order."""
-        return replace(self, **{f.name: _take_rows(getattr(self, f.name), rows) for f in fields(self)})
+        return take_rows(self, rows)
 
     @classmethod
     def none(cls, step: int, agent: str) -> Responses:
@@ -124,26 +124,7 @@ class Responses:
                 part if part.num_sampled_R is not None else replace(part, num_sampled_R=part.token_ids.lengths)
                 for part in parts
             ]
-        return replace(parts[0], **{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(cls)})
-
-
-def _take_rows(column: Any, rows: Positions) -> Any:
-    if isinstance(column, tuple):
-        return tuple(column[row] for row in rows)
-    if isinstance(column, Ragged):
-        return column.take(rows)
-    return column[np.asarray(rows, np.int64)] if isinstance(column, np.ndarray) else column
-
-
-def _joined(columns: Sequence[Any]) -> Any:
-    first = columns[0]
-    if isinstance(first, tuple):
-        return tuple(value for column in columns for value in column)
-    if isinstance(first, Ragged):
-        return Ragged.joined(columns)
-    if isinstance(first, Mapping):
-        return max_figures(columns)
-    return np.concatenate(columns) if isinstance(first, np.ndarray) else first
+        return replace(join_rows(parts), sampler_figures=max_figures([part.sampler_figures for part in parts]))
 
 
 # --- conversion to and from Arrow tables ---

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hacpo_core.columns import Positions, Ragged, TokenRows
+from hacpo_core.columns import Positions, Ragged, TokenRows, join_rows, take_rows
 from hacpo_core.data.tokens.retokenize import Retokenizer, without_eos
 from hacpo_core.methods.build import TrainedRows
 from hacpo_core.methods.checks import checked_row_weights
@@ -22,8 +22,6 @@ from hacpo_core.methods.estimate import Estimate
 from hacpo_core.methods.objective import Objective, RowKind
 from hacpo_core.records import RowKey
 from hacpo_core.responses import Responses
-
-_NUMBERS = ("kind_B", "source_B", "advantage_B", "weight_B", "row_weight_B", "old_mean_logprob_B")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,34 +73,12 @@ class Minibatch:
 
     @classmethod
     def joined(cls, parts: Sequence[Minibatch]) -> Minibatch:
-        """The rows of all parts (at least one), concatenated, without weights."""
-
-        def ragged(name: str) -> Ragged:
-            return Ragged.joined([getattr(part, name) for part in parts])
-
-        numbers: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _NUMBERS}
-        return cls(
-            keys=tuple(itertools.chain.from_iterable(part.keys for part in parts)),
-            tokens=TokenRows.joined([part.tokens for part in parts]),
-            old_logprobs=ragged("old_logprobs"),
-            teacher_advantages=ragged("teacher_advantages"),
-            sampler_logprobs=ragged("sampler_logprobs"),
-            **numbers,
-        )
+        """The rows of all parts (at least one), concatenated."""
+        return join_rows(parts)
 
     def take(self, rows: Positions) -> Minibatch:
         """Some rows, in that order."""
-        at = np.asarray(rows, np.int64)
-        return replace(
-            self,
-            keys=tuple(self.keys[row] for row in at),
-            tokens=self.tokens.take(at),
-            old_logprobs=self.old_logprobs.take(at),
-            teacher_advantages=self.teacher_advantages.take(at),
-            sampler_logprobs=self.sampler_logprobs.take(at),
-            log_center_B=None if self.log_center_B is None else self.log_center_B[at],
-            **{name: getattr(self, name)[at] for name in _NUMBERS},
-        )
+        return take_rows(self, rows)
 
     def with_old_logprobs(self, rows: Positions, logprobs: Ragged) -> Minibatch:
         """The same rows, some of them with other old log-probabilities (float32, nats)."""

@@ -5,14 +5,14 @@ Shapes: B row of a mini-batch.
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hacpo_core.columns import join_rows, take_rows
 from hacpo_core.config.fields import setting
 from hacpo_core.methods.base import MethodPart, State
 from hacpo_core.methods.estimate import Estimate
@@ -25,8 +25,6 @@ ROW_FIGURES = (
     *("kl", "correction", "entropy", "sampler_difference", "sampler_bias"),
 )
 """what is stored of every row that was passed through the model, beside an objective's own figures"""
-
-_ROW_COLUMNS = ("kind_B", "update_B", "advantage_B", "weight_B", "num_tokens_B")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,23 +66,14 @@ class TrainedRows:
     @classmethod
     def joined(cls, parts: Sequence[TrainedRows]) -> TrainedRows:
         """The rows of all parts, concatenated."""
-        filled = [part for part in parts if len(part)]
-        if not filled:
-            return cls.none()
-        return cls(
-            key_B=tuple(itertools.chain.from_iterable(part.key_B for part in filled)),
-            figures={name: np.concatenate([part.figures[name] for part in filled]) for name in filled[0].figures},
-            **{name: np.concatenate([getattr(part, name) for part in filled]) for name in _ROW_COLUMNS},
-        )
+        filled = [part for part in parts if len(part)] or [cls.none()]
+        figures = {name: np.concatenate([part.figures[name] for part in filled]) for name in filled[0].figures}
+        return replace(join_rows(filled), figures=figures)
 
     def take(self, rows: Sequence[int]) -> TrainedRows:
         """Some rows, in that order."""
-        at = np.asarray(rows, np.int64)
-        return TrainedRows(
-            key_B=tuple(self.key_B[row] for row in rows),
-            figures={name: value_B[at] for name, value_B in self.figures.items()},
-            **{name: getattr(self, name)[at] for name in _ROW_COLUMNS},
-        )
+        figures = {name: value_B[np.asarray(rows, np.int64)] for name, value_B in self.figures.items()}
+        return replace(take_rows(self, rows), figures=figures)
 
 
 @dataclass(frozen=True, slots=True)

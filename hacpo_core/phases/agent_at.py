@@ -43,8 +43,8 @@ def agent_at(experiment: Experiment, agent: str, version: int) -> Iterator[tuple
         minibatches, _ = learner_batches(experiment, step, agent, rows)
         objective_state = experiment.state_before(step, f"objective.{agent}")
         objective = experiment.method.objective
-        repeated = placed.update(minibatches, objective, version=step, objective_state=objective_state)
-        _judge_replay(experiment, step, agent, repeated.trace)
+        _, trace = placed.update(minibatches, objective, version=step, objective_state=objective_state)
+        _judge_replay(experiment, step, agent, trace)
 
     with experiment.placement.turn(agent):
         placed = experiment.placement.agent_at(agent, version, replay=replay)
@@ -67,7 +67,7 @@ def chosen_rows(experiment: Experiment, step: int, agent: str) -> tuple[list[lis
         seed=experiment.config.seed,
         responses=lambda at, of: ledger.verdicts(at, of).value,
         estimate=lambda at: ledger.estimate(at).value,
-        trained_rows=lambda at: ledger.update(at, agent).rows,
+        trained_rows=lambda at: ledger.update(at, agent).outcome.rows,
     )
     batches, next_state = checked_batches(builder, history, experiment.state_before(step, f"update.{agent}"))
     return batches, state.encode(next_state, owner=f"method.build ({builder.name})")

@@ -82,7 +82,7 @@ def _response_metrics(rollout: Committed[Responses], verification: Committed[Res
 
 
 def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, float]:
-    minibatches, rows = update.minibatches, update.rows
+    minibatches, rows = update.outcome.minibatches, update.outcome.rows
     num_rows = sum(m.num_rows for m in minibatches)
     is_own, is_foreign = rows.kind_B == RowKind.OWN, rows.kind_B == RowKind.FOREIGN
     values = {
@@ -103,7 +103,7 @@ def _update_metrics(update: UpdateRecord, agents: Sequence[str]) -> dict[str, fl
         agent_B = np.array([key.agent for key in rows.key_B], object)
         for other in agents:
             values |= _row_metrics(f"from_{other}", rows, is_foreign & (agent_B == other))
-    values |= {f"ratio_from_{other}/log_center": center for other, center in update.log_centers.items()}
+    values |= {f"ratio_from_{other}/log_center": center for other, center in update.outcome.log_centers.items()}
     if len(is_own):
         values["update/entropy_nats"] = float(rows.figures["entropy"].mean())
         values["update/kl_nats"] = float(rows.figures["kl"][is_own].mean()) if is_own.any() else 0.0

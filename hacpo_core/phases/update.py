@@ -6,6 +6,8 @@ was lost, its committed updates are therefore repeated (`hacpo_core.phases.agent
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hacpo_core.experiment import Experiment
 from hacpo_core.methods import state
 from hacpo_core.phases.agent_at import agent_at, chosen_rows, learner_batches
@@ -29,16 +31,7 @@ def update(experiment: Experiment, step: int, agent: str) -> None:
         rows, builder_state = chosen_rows(experiment, step, agent)
         minibatches, figures = learner_batches(experiment, step, agent, rows)
         objective_state = experiment.state_before(step, f"objective.{agent}")
-        applied = placed.update(minibatches, objective, version=step, objective_state=objective_state)
-    outcome = applied.outcome
-    record = UpdateRecord(
-        minibatches=outcome.minibatches,
-        rows=outcome.rows,
-        trace=applied.trace,
-        figures=figures,
-        state=builder_state,
-        objective_state=state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})"),
-        log_centers=outcome.log_centers,
-        cost=watch.cost(),
-    )
-    ledger.save_update(step, agent, record)
+        outcome, trace = placed.update(minibatches, objective, version=step, objective_state=objective_state)
+    encoded = state.encode(outcome.objective_state, owner=f"method.objective ({objective.name})")
+    outcome = replace(outcome, objective_state=encoded)
+    ledger.save_update(step, agent, UpdateRecord(outcome, trace, figures, builder_state, watch.cost()))

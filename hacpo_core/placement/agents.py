@@ -9,7 +9,7 @@ import logging
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -67,14 +67,6 @@ _log = logging.getLogger(__name__)
 
 Purpose = Literal["rollout", "evaluate"]
 """purpose of responses; gives training and evaluations different random numbers"""
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedUpdate:
-    """Result of an update phase, and the trace that identifies it."""
-
-    outcome: UpdateOutcome
-    trace: UpdateTrace
 
 
 class Agent:
@@ -264,8 +256,8 @@ class Agent:
         *,
         version: int,
         objective_state: State | None = None,
-    ) -> AppliedUpdate:
-        """One optimizer update per mini-batch; afterwards, the weights are of `version`.
+    ) -> tuple[UpdateOutcome, UpdateTrace]:
+        """One optimizer update per mini-batch, and their trace; afterwards, the weights are of `version`.
 
         See `BaseLearner.update`.
 
@@ -295,7 +287,7 @@ class Agent:
         setup = this_setup(
             torch.device(engine.device), is_deterministic=engine.deterministic, layout=self.learner.layout
         )
-        return AppliedUpdate(outcome, UpdateTrace(before, self.fingerprint(), setup))
+        return outcome, UpdateTrace(before, self.fingerprint(), setup)
 
     def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
         """As `BaseLearner.gradient_cosine`."""

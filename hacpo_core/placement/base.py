@@ -16,11 +16,13 @@ from hacpo_core.columns import Ragged
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.data.batches import Minibatch
 from hacpo_core.engines.learning.allocator import release_unused
+from hacpo_core.engines.learning.outcomes import UpdateOutcome
+from hacpo_core.engines.learning.replay import UpdateTrace
 from hacpo_core.methods.base import State
 from hacpo_core.methods.objective import Objective
 from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
-from hacpo_core.placement.agents import Agent, AppliedUpdate, Purpose
+from hacpo_core.placement.agents import Agent, Purpose
 from hacpo_core.placement.checkpoints import Checkpoint, latest_checkpoint, load_agent, save_agent
 from hacpo_core.responses import Responses
 
@@ -51,8 +53,8 @@ class PlacedAgent(Protocol):
         *,
         version: int,
         objective_state: State | None = None,
-    ) -> AppliedUpdate:
-        """One optimizer update per mini-batch; afterwards, the weights are of `version`."""
+    ) -> tuple[UpdateOutcome, UpdateTrace]:
+        """One optimizer update per mini-batch, and their trace; afterwards, the weights are of `version`."""
 
     def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
         """As `BaseLearner.gradient_cosine`."""

@@ -25,6 +25,8 @@ from hacpo_core.config.counts import num_gpus, num_ranks
 from hacpo_core.config.engine import START_LIMIT_S
 from hacpo_core.config.threads import num_threads
 from hacpo_core.data.batches import Minibatch
+from hacpo_core.engines.learning.outcomes import UpdateOutcome
+from hacpo_core.engines.learning.replay import UpdateTrace
 from hacpo_core.engines.models.folders import find_model, is_gguf
 from hacpo_core.engines.ranks import join_ranks
 from hacpo_core.errors import AgentLostError, ConfigError, EngineError, HacpoError
@@ -32,7 +34,7 @@ from hacpo_core.methods.base import State
 from hacpo_core.methods.objective import Objective
 from hacpo_core.methods.plan import SampleSpec
 from hacpo_core.placement.agent_tokenizer import AgentTokenizer
-from hacpo_core.placement.agents import Agent, AppliedUpdate, Purpose, distinct_problems, share_of
+from hacpo_core.placement.agents import Agent, Purpose, distinct_problems, share_of
 from hacpo_core.placement.base import Placement
 from hacpo_core.placement.checkpoints import Checkpoint, load_agent, save_agent
 from hacpo_core.records import RowKey
@@ -103,28 +105,14 @@ class Rank:
         share = share_of(specs, self._rank, self._ranks)
         return self._at(version).sample(share, step=step, purpose=purpose, problems=distinct_problems(specs))
 
-    def score(self, version: int, responses: Responses) -> Ragged | None:
-        """The training engine's log-probabilities; only rank 0 returns them."""
-        scored = self._at(version).score(responses)
-        return scored if self._rank == 0 else None
-
-    def update(
-        self, version: int, minibatches: Sequence[Minibatch], objective: Objective, options: Mapping[str, Any]
-    ) -> AppliedUpdate:
-        """As `Agent.update`, from weights of `version`."""
-        return self._at(version).update(minibatches, objective, **options)
-
-    def gradient_cosine(self, version: int, rows: Minibatch, objective: Objective) -> float | None:
-        """As `Agent.gradient_cosine`."""
-        return self._at(version).gradient_cosine(rows, objective)
+    def run(self, version: int, method: str, *arguments: Any, **options: Any) -> Any:
+        """Result of the agent's method, called with weights of `version`; only rank 0 returns it."""
+        result = getattr(self._at(version), method)(*arguments, **options)
+        return result if self._rank == 0 else None
 
     def save(self, version: int, folder: Path) -> dict[str, Any]:
         """As `save_agent`; only rank 0 writes."""
         return save_agent(self._at(version), folder, writes=self._rank == 0)
-
-    def rest(self, version: int) -> None:
-        """As `Agent.rest`."""
-        self._at(version).rest()
 
     def _at(self, version: int) -> Agent:
         assert self._agent is not None, "load() is called first"
@@ -149,7 +137,7 @@ class RemoteAgent:
 
     def score(self, responses: Responses) -> Ragged:
         """As `PlacedAgent.score`."""
-        scored: Ragged = self._call("score", responses)[0]
+        scored: Ragged = self._call("run", "score", responses)[0]
         return scored
 
     def update(
@@ -159,17 +147,18 @@ class RemoteAgent:
         *,
         version: int,
         objective_state: State | None = None,
-    ) -> AppliedUpdate:
-        """One optimizer update per mini-batch; afterwards, the weights are of `version`."""
-        options = {"version": version, "objective_state": objective_state}
+    ) -> tuple[UpdateOutcome, UpdateTrace]:
+        """As `PlacedAgent.update`."""
         self.is_dirty = True
-        applied: AppliedUpdate = self._call("update", list(minibatches), objective, options)[0]
+        applied: tuple[UpdateOutcome, UpdateTrace] = self._call(
+            "run", "update", list(minibatches), objective, version=version, objective_state=objective_state
+        )[0]
         self.version, self.is_dirty = version, False
         return applied
 
     def gradient_cosine(self, rows: Minibatch, objective: Objective) -> float | None:
         """As `PlacedAgent.gradient_cosine`."""
-        cosine: float | None = self._call("gradient_cosine", rows, objective)[0]
+        cosine: float | None = self._call("run", "gradient_cosine", rows, objective)[0]
         return cosine
 
     def save(self, folder: Path) -> dict[str, Any]:
@@ -179,17 +168,17 @@ class RemoteAgent:
 
     def rest(self) -> None:
         """Release device memory for other agents."""
-        self._call("rest")
+        self._call("run", "rest")
 
     def close(self) -> None:
         """Kill the agent's processes."""
         for rank in self._ranks:
             ray.kill(rank)
 
-    def _call(self, method: str, *arguments: Any) -> list[Any]:
+    def _call(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
         """Call a method on all ranks with the same arguments and the version that they must have."""
         shared = [ray.put(argument) for argument in arguments]
-        calls = [getattr(rank, method).remote(self.version, *shared) for rank in self._ranks]
+        calls = [getattr(rank, method).remote(self.version, *shared, **options) for rank in self._ranks]
         try:
             return gather(calls, what=f"agent {self.name}")
         except BaseException:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hacpo_core.columns import Ragged
-from hacpo_core.engines.learning.outcomes import MinibatchOutcome
+from hacpo_core.engines.learning.outcomes import MinibatchOutcome, UpdateOutcome
 from hacpo_core.engines.learning.replay import Replay, Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.errors import StoreError
@@ -37,8 +37,6 @@ from hacpo_core.store.steps import REPLAYS_FILE, StepStore, phase_name
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-_MAPPINGS = ("figures", "state", "objective_state", "log_centers")
-"""fields of an UpdateRecord that are stored as they are"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +52,14 @@ class Committed(Generic[_T]):
 class UpdateRecord:
     """Result of one agent's update phase, and the trace that identifies it.
 
-    `figures` are metrics of the mini-batches' construction. `state` is the builder's, encoded, `objective_state` the
-    objective's. `log_centers` are by agent what `Objective.log_centers` gave, nats per token.
+    `outcome.objective_state` is encoded, as is `state`, the builder's. `figures` are metrics of the mini-batches'
+    construction.
     """
 
-    minibatches: tuple[MinibatchOutcome, ...]
-    rows: TrainedRows
+    outcome: UpdateOutcome
     trace: UpdateTrace
     figures: Mapping[str, float]
     state: Mapping[str, Any]
-    objective_state: Mapping[str, Any]
-    log_centers: Mapping[str, float]
     cost: PhaseCost
 
 
@@ -284,13 +279,17 @@ class Ledger:
 
     def save_update(self, step: int, agent: str, record: UpdateRecord) -> None:
         """Commit phase update.<agent>."""
+        outcome = record.outcome
         value = {
-            "minibatches": [asdict(minibatch) for minibatch in record.minibatches],
+            "minibatches": [asdict(minibatch) for minibatch in outcome.minibatches],
             "trace": asdict(record.trace),
-            **{name: dict(getattr(record, name)) for name in _MAPPINGS},
+            "figures": dict(record.figures),
+            "state": dict(record.state),
+            "objective_state": dict(outcome.objective_state),
+            "log_centers": dict(outcome.log_centers),
             "cost": asdict(record.cost),
         }
-        outputs = {f"update.{agent}.parquet": _row_columns(record.rows), f"update.{agent}.json": value}
+        outputs = {f"update.{agent}.parquet": _row_columns(outcome.rows), f"update.{agent}.json": value}
         self.store.commit(step, f"update.{agent}", outputs)
         self._keep(step, f"update.{agent}", record)
 
@@ -301,13 +300,14 @@ class Ledger:
         def load() -> UpdateRecord:
             table = self.store.read_arrow(step, phase, f"update.{agent}.parquet")
             value = self.store.read_value(step, phase, f"update.{agent}.json")
-            return UpdateRecord(
+            outcome = UpdateOutcome(
                 minibatches=tuple(MinibatchOutcome(**minibatch) for minibatch in value["minibatches"]),
                 rows=_rows_of({name: table[name].to_numpy() for name in table.column_names}),
-                trace=_trace(value["trace"]),
-                **{name: value[name] for name in _MAPPINGS},
-                cost=PhaseCost(**value["cost"]),
+                log_centers=value["log_centers"],
+                objective_state=value["objective_state"],
             )
+            cost = PhaseCost(**value["cost"])
+            return UpdateRecord(outcome, _trace(value["trace"]), value["figures"], value["state"], cost)
 
         return self._read(step, phase, load)
 
@@ -321,7 +321,7 @@ class Ledger:
         if kind == "advantage":
             return self.estimate(step).state
         if kind == "objective":
-            return self.update(step, agent).objective_state
+            return self.update(step, agent).outcome.objective_state
         return self.rollouts(step, agent).state if kind == "rollout" else self.update(step, agent).state
 
     def add_replay(self, step: int, agent: str, replay: Replay) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hacpo_core.engines.learning.outcomes import MinibatchOutcome
+from hacpo_core.engines.learning.outcomes import MinibatchOutcome, UpdateOutcome
 from hacpo_core.engines.learning.replay import Setup, UpdateTrace
 from hacpo_core.engines.learning.weights import Fingerprint
 from hacpo_core.methods.build import ROW_FIGURES, TrainedRows
@@ -123,7 +123,8 @@ def test_update_is_read_as_it_was_made(num_rows: int, tmp_path: Path) -> None:
     figures = dict.fromkeys((*ROW_FIGURES, "mine"), number_B)
     rows = TrainedRows(keys[:num_rows], integer_B, integer_B, number_B, number_B, integer_B, figures)
     built, means = {"text/length_drift": 0.5}, {"llama": [-1.5, -0.5]}
-    record = UpdateRecord((MINIBATCH,), rows, TRACE, built, STATE, means, {"llama": -1.0}, COST)
+    outcome = UpdateOutcome((MINIBATCH,), rows, {"llama": -1.0}, means)
+    record = UpdateRecord(outcome, TRACE, built, STATE, COST)
     before.save_update(1, "qwen", record)
     assert plain(after.update(1, "qwen")) == plain(record)
     assert after.state(1, "update.qwen") == STATE

@@ -16,6 +16,7 @@ from subprocess import DEVNULL, PIPE
 import psutil
 from packaging.requirements import Requirement
 
+from flows.planning.memory import nvidia_smi
 from flows.service.processes import end_family
 from hacpo_core.data.rows import data_path
 from hacpo_core.errors import HacpoError
@@ -165,23 +166,15 @@ def check_gpu() -> Check:
     """GPUs that torch sees, or why it sees none beside an NVIDIA driver."""
     import torch
 
-    number, cuda, driver = torch.cuda.device_count(), torch.version.cuda, _driver()
+    number, cuda, driver = torch.cuda.device_count(), torch.version.cuda, nvidia_smi("driver_version")
     if number:
         detail = f"{number} x {torch.cuda.get_device_name()}"
-    elif driver is None:
+    elif not driver:
         detail = "none; --hardware cpu works"
     elif cuda is None:
         detail = f"torch {torch.__version__} is built without CUDA; install its build for CUDA"
     else:
-        detail = f"torch for CUDA {cuda} sees none with driver {driver}; update it, or install torch for an older CUDA"
+        detail = (
+            f"torch for CUDA {cuda} sees none with driver {driver[0]}; update it, or install torch for an older CUDA"
+        )
     return Check("GPU", number > 0, detail, is_required=False)
-
-
-def _driver() -> str | None:
-    """Version of the NVIDIA driver; None without one."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        versions = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return versions[0] if versions else None

@@ -8,7 +8,6 @@ Shapes: N response token of all rows.
 from __future__ import annotations
 
 import math
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import psutil
 
 from flows.doctor.trial import ALONE
 from flows.planning.compose import compose
-from flows.planning.memory import GIB, folder_shape, gpu_gib, memory_of_agents, used_gib
+from flows.planning.memory import GIB, folder_shape, gpu_gib, memory_of_agents, nvidia_smi, used_gib
 from flows.planning.plans import plan
 from flows.runs.opening import open_experiment
 from hacpo_core.columns import Ragged, TokenRows
@@ -103,6 +102,4 @@ def _peak(config: ExperimentConfig) -> Iterator[list[float]]:
 def _used_gib(device: str) -> float:
     if device == "cpu":
         return psutil.Process().memory_info().rss / GIB
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    return max(int(line) / 1024 for line in output.split())
+    return max(int(line) / 1024 for line in nvidia_smi("memory.used"))

@@ -341,12 +341,16 @@ def gpu_gib(config: ExperimentConfig) -> float | None:
 @cache
 def min_gpu_gib() -> float | None:
     """Memory of the smallest NVIDIA GPU here, in GiB. Does not call CUDA, which would fix the visible devices."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    return min((int(line) / 1024 for line in nvidia_smi("memory.total") if line.isdigit()), default=None)
+
+
+def nvidia_smi(fields: str) -> list[str]:
+    """A line of nvidia-smi for each GPU, with these fields; none where it does not work."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError):  # no NVIDIA GPU
-        return None
-    return min((int(line) / 1024 for line in output.split() if line.isdigit()), default=None)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
 
 
 @cache

@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from flows.planning.memory import nvidia_smi
 from hacpo_core.config import ExperimentConfig
 from hacpo_core.config.counts import occupied_gpus
 from hacpo_core.errors import ConfigError, EngineError
@@ -60,11 +60,7 @@ def cards_of(devices: Sequence[str]) -> dict[str, str]:
 
     An entry that nvidia-smi does not list (a MIG device, a GPU of another vendor) is returned as it is.
     """
-    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
-    uuids: dict[str, str] = {}
-    with suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-        uuids = dict(line.split(", ", 1) for line in listed.splitlines() if ", " in line)
+    uuids = dict(line.split(", ", 1) for line in nvidia_smi("index,uuid") if ", " in line)
     cards = {}
     for name in devices:
         matching = [uuid for uuid in uuids.values() if name.startswith("GPU-") and uuid.startswith(name)]

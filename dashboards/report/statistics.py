@@ -140,17 +140,12 @@ def crossed_difference(difference_ASP: Mapping[str, Floats]) -> Difference:
 
     Args:
         difference_ASP: by benchmark, this method's score minus the other's for the same agent, seed and problem; the
-            same agents and seeds in every benchmark; nan if either is unknown.
+            same agents and seeds in every benchmark; nan if either is unknown. In each benchmark, all agents and seeds
+            have a score for at least one problem.
 
-    Raises:
-        ValueError: there is no benchmark, or a benchmark has no problem with a score for all agents and seeds.
     Source: Graybill and Wang (1980), Confidence intervals on nonnegative linear combinations of variances.
     """
     means_SP = [array[:, :, ~np.isnan(array).any(axis=(0, 1))].mean(axis=0) for array in difference_ASP.values()]
-    if not means_SP or any(array.shape[1] == 0 for array in means_SP):
-        raise ValueError(
-            f"got benchmarks {list(difference_ASP)}, expected each to have a problem scored for all agents and seeds"
-        )
     num_S, num_problems = len(means_SP[0]), sum(array.shape[1] for array in means_SP)
     difference_S = np.mean([array.mean(axis=1) for array in means_SP], axis=0)
     variances = _variances(means_SP, difference_S)

@@ -205,7 +205,7 @@ def contents_of(config: ExperimentConfig) -> dict[str, str]:
         HacpoError: one of them does not exist.
     """
     digests = {what: digest for model in initial_models(config).values() for what, digest in model.contents().items()}
-    digests |= {context: digest for context, (_, digest) in data_files(config).items()}
+    digests |= _data_digests(config)
     names_by_context = {f"method.{part}": getattr(config.method, part).name for part in PARTS}
     names_by_context |= {f"reward {name}": name for name in config.reward.functions}
     for context, name in names_by_context.items():
@@ -233,20 +233,20 @@ def check_contents(plan: Plan) -> None:
         )
 
 
-def data_files(config: ExperimentConfig) -> dict[str, tuple[Path, str]]:
-    """Path and SHA-256 (hex) of every data file, keyed by "train <set>" or "benchmark <name>"."""
+def _data_digests(config: ExperimentConfig) -> dict[str, str]:
+    """SHA-256 (hex) of every data file, keyed by "train <set>" or "benchmark <name>"."""
     directory = config.data.directory
     sets: dict[str, tuple[str, ProblemSetConfig]] = {
         f"train {name}": (f"data.sets.{name}", config.data.sets[name]) for name in config.data.train
     }
     benchmarks = config.evaluate.benchmarks.items()
     sets |= {f"benchmark {name}": (f"evaluate.benchmarks.{name}", benchmark) for name, benchmark in benchmarks}
-    digests: dict[str, tuple[Path, str]] = {}
+    digests: dict[str, str] = {}
 
     def add(context: str) -> None:
         path = problem_file(*sets[context], directory)
         if path is not None:
-            digests[context] = path, sha256_of(path)
+            digests[context] = sha256_of(path)
 
     with all_problems() as check:
         for context in sets:

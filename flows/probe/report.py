@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import indent
 from typing import Any
 
 import pandas as pd
@@ -74,9 +75,9 @@ class ProbeReport:
         for name, agent in self.probe.agents.items():
             parts += [
                 f"First prompt of {name}:",
-                _indented(agent.prompt),
+                indent(agent.prompt, "    "),
                 "its first response:",
-                _indented(agent.response),
+                indent(agent.response, "    "),
             ]
         limit = sampler_limit(config.engine.dtype)
         agents = {name: _agent_lines(agent, limit) for name, agent in self.probe.agents.items()}
@@ -133,10 +134,6 @@ def _time(hours: float) -> str:
     if hours < 0.05:
         return f"{_figure(3600 * hours)} s"
     return f"{_figure(60 * hours)} minutes" if hours < 2 else f"{_figure(hours)} hours"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _without_nan(value: Any) -> Any:

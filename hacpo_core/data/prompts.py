@@ -45,12 +45,7 @@ def format_messages(template: str, problem_text: str, system: str | None) -> tup
     """The messages of a prompt: the system message, if any, and the template with the problem inserted.
 
     Only the literal `{problem}` is replaced, everywhere. Other braces, such as LaTeX's, are kept in both texts.
-
-    Raises:
-        ConfigError: the template does not contain `{problem}`.
     """
-    if PLACEHOLDER not in template:
-        raise ConfigError(f"prompt template: got {template!r}, expected {PLACEHOLDER} in it; add it")
     user = Message(role="user", content=template.replace(PLACEHOLDER, problem_text))
     return (user,) if system is None else (Message(role="system", content=system), user)
 

@@ -83,9 +83,6 @@ def step_problems(
         counts: problems per step of each set, see `hacpo_core.config.counts.train_set_counts`.
         step: 1-based.
         seed: the experiment's.
-
-    Raises:
-        ValueError: a set is smaller than its number of problems per step.
     """
     return [
         problem
@@ -107,12 +104,7 @@ def step_batch(problems: Sequence[Problem], *, step: int, size: int, seed: int) 
         step: 1-based.
         size: problems per step; at most the size of the set.
         seed: the experiment's.
-
-    Raises:
-        ValueError: the set is smaller than one batch.
     """
-    if size > len(problems):
-        raise ValueError(f"train.problems: got {size}, but the training set has only {len(problems)}; lower it")
     total = len(problems)
     positions = range((step - 1) * size, step * size)
     for epoch in range(

@@ -135,23 +135,13 @@ def health_values(result: EvaluationResult, config: ExperimentConfig) -> dict[st
     return {result.agent: {name: result.value, f"{name}_error": result.headline_estimate.standard_error}}
 
 
-def training_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, Mapping[str, float]]:
-    """Accuracies by step and agent, of the steps after which the training evaluates the benchmark.
+def team_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, float]:
+    """Mean accuracy of all agents by step, after which the training evaluates the benchmark.
 
-    What `hacpo evaluate` measured after other steps is left out.
+    Steps that lack an agent are left out, and so is what `hacpo evaluate` measured after other steps.
     """
-    accuracies_by_step: dict[int, dict[str, float]] = {}
+    by_step: dict[int, list[float]] = {}
     for result in intact_results(root):
         if result.benchmark == benchmark and benchmark in benchmarks_after(config, result.step):
-            accuracies_by_step.setdefault(result.step, {})[result.agent] = result.value
-    return accuracies_by_step
-
-
-def team_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, float]:
-    """As `training_accuracies`, the mean over all agents; steps that lack one are left out."""
-    by_step = training_accuracies(root, config, benchmark)
-    return {
-        step: fmean(accuracies.values())
-        for step, accuracies in by_step.items()
-        if len(accuracies) == len(config.pair.agents)
-    }
+            by_step.setdefault(result.step, []).append(result.value)
+    return {step: fmean(values) for step, values in by_step.items() if len(values) == len(config.pair.agents)}

@@ -52,14 +52,12 @@ class Checkpoint:
 class SavedModel:
     """An agent's model in a checkpoint: a Hugging Face model folder.
 
-    `files` are the SHA-256 digests of the model's files by name, without the optimizer's; `digest` is the digest of the
-    weights.
+    `files` are the SHA-256 digests of the model's files by name, without the optimizer's.
     """
 
     step: int
     folder: Path
     files: dict[str, str]
-    digest: str
 
 
 def save_agent(agent: Agent, folder: Path, *, writes: bool = True) -> dict[str, Any]:
@@ -178,7 +176,7 @@ def saved_model(root: Path, step: int, agent: str) -> SavedModel:
         for name, digest in manifest["files"].items()
         if name.startswith(f"{agent}/") and name != f"{agent}/{OPTIMIZER_FILE}"
     }
-    return SavedModel(step, folder / agent, files, manifest["agents"][agent]["digest"])
+    return SavedModel(step, folder / agent, files)
 
 
 def drop_optimizers(root: Path) -> None:

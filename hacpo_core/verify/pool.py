@@ -76,14 +76,7 @@ class VerifierPool(AbstractContextManager["VerifierPool"]):
             cache: cache the last CACHE_ENTRIES verdicts between calls.
             reasoning_end: only text behind this mark can hold an answer, see `after_reasoning`; "": any text.
             requires_reasoning: whether a response without the mark has no answer.
-
-        Raises:
-            ValueError: a number is not positive.
         """
-        if num_workers < 1 or timeout_s <= 0 or memory_mb < 1:
-            raise ValueError(
-                f"num_workers, timeout_s and memory_mb must be positive: got {num_workers}, {timeout_s}, {memory_mb}"
-            )
         self._timeout_s = timeout_s
         self._style = style
         self._equality = equality

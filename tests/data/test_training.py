@@ -13,7 +13,7 @@ import pandas
 import pytest
 
 from flows.planning.compose import compose
-from hacpo_core.config import DataConfig, HubConfig, TrainSetConfig
+from hacpo_core.config import DataConfig, TrainSetConfig
 from hacpo_core.config.counts import train_set_counts
 from hacpo_core.data import arithmetic
 from hacpo_core.data.benchmarks import load_benchmark
@@ -131,24 +131,6 @@ def test_column_that_is_not_there_is_named(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             load_problems(one_set(tmp_path, "own.jsonl", **fields))
         fields[field] = {"id_field": None, "problem_field": "question", "answer_field": "solution"}[field]
-
-
-def test_file_that_is_not_here_comes_from_the_hub_with_the_columns_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_rows(tmp_path / "download.parquet")
-    asked: list[tuple[Any, ...]] = []
-
-    def download(name: str, file: str, **options: Any) -> str:
-        asked.append((name, file, options["repo_type"]))
-        return str(tmp_path / "download.parquet")
-
-    monkeypatch.setattr("hacpo_core.data.problem_sets.hf_hub_download", download)
-    columns = {name: value for name, value in COLUMNS.items() if name != "system"}
-    hub = HubConfig(name="somebody/sums", file="main/train.parquet", **columns)
-    problems = load_problems(one_set(tmp_path, "absent.jsonl", hub=hub))
-    assert asked == [("somebody/sums", "main/train.parquet", "dataset")]
-    assert [problem.id for problem in problems] == [row["key"] for row in ROWS]
 
 
 def two_sets(folder: Path, **fields: Any) -> DataConfig:

@@ -176,17 +176,6 @@ def test_center_is_logged_averaged_and_what_the_bounds_see(small_plan: Callable[
 
 
 @pytest.mark.slow
-def test_rows_without_advantage_count_whatever_the_switch(small_plan: Callable[..., Plan]) -> None:
-    found = []
-    for skips in ("true", "false"):
-        planned = small_plan("hacpo_sn", *SHORT, "train.num_steps=1", f"engine.skip_zero_advantage={skips}")
-        run_experiment(planned, DirectRunner())
-        found.append(StepStore(planned.root).read_value(1, "update.qwen", "update.qwen.json"))
-    assert found[0]["minibatches"][0]["num_skipped"] > 0
-    assert found[0]["log_centers"] == found[1]["log_centers"]
-
-
-@pytest.mark.slow
 def test_run_broken_off_and_resumed_is_the_undisturbed_one_to_the_bit(
     small_plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

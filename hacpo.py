@@ -6,8 +6,6 @@ hacpo.runs()
 hacpo.results("demo")
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

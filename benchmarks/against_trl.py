@@ -8,8 +8,6 @@ Usage: python -m benchmarks.against_trl [--rounds N]; writes benchmarks/results/
 on the GPU if there is one, and nothing is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

@@ -4,8 +4,6 @@ Usage: python -m benchmarks.distance_map docs/results/tiny_distance/results.json
 prints the tables and writes the picture; the results come from `hacpo report tiny_distance`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shared by all benchmarks: alternating measurements, limits of the machine, and result files."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -3,8 +3,6 @@
 Usage: python -m benchmarks.memory_tables; writes it between the marks of that page.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flows.planning.capacity import with_memory_plan, with_ranks

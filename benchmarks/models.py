@@ -1,7 +1,5 @@
 """Models of real size for the benchmarks: SmolLM2-135M-Instruct, and random weights in the shapes of Qwen's models."""
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 from pathlib import Path

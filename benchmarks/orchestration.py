@@ -7,8 +7,6 @@ disk per step, and the time from the command to the first sampling of a warm tin
 Usage: python -m benchmarks.orchestration [--rounds 3]; writes benchmarks/results/orchestration.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

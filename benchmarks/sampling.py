@@ -7,8 +7,6 @@ Usage: python -m benchmarks.sampling [--rounds 2]; writes benchmarks/results/sam
 installed: use the Python of .venv-vllm (as `make bench` does).
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import importlib.util

@@ -6,8 +6,6 @@ size. Step times of agents in one process are compared with those of one process
 Usage: python -m benchmarks.scaling [--steps 3]; writes benchmarks/results/scaling.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

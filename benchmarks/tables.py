@@ -3,8 +3,6 @@
 Usage: python -m benchmarks.tables
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

@@ -7,8 +7,6 @@ advantages.
 Usage: python -m benchmarks.update [--rounds 3]; writes benchmarks/results/update.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -10,8 +10,6 @@ not cached.
 Usage: python -m benchmarks.verification [--rows 400] [--rounds 6]; writes benchmarks/results/verification.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """The dashboard as a FastAPI application: readers, routes, middleware."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path

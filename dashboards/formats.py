@@ -1,7 +1,5 @@
 """Formats of numbers on the pages and in the report."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """MLflow's web page: that of a tracking server, or a local one that runs as a child of the dashboard."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

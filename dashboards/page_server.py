@@ -3,8 +3,6 @@
 Only the Prefect server keeps running when the dashboard stops.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

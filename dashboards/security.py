@@ -1,7 +1,5 @@
 """Access control: host names, log-in, origin of changes, security headers of responses."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

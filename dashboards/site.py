@@ -1,7 +1,5 @@
 """Shared by all pages: data readers, templates and links."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping

@@ -23,8 +23,6 @@ Simplifications compared with hacpo:
   - hacpo splits a mini-batch into passes that fit into memory. Here a mini-batch is one pass.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass

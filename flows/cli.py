@@ -1,7 +1,5 @@
 """The `hacpo` command: train language models together by reinforcement learning."""
 
-from __future__ import annotations
-
 import errno
 import io
 import logging

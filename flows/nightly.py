@@ -1,7 +1,5 @@
 """A flow for a Prefect schedule: submit the missing experiments of a grid."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Process-wide settings for training and monitoring."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import gc

@@ -6,8 +6,6 @@
 Every phase reads its input from the step store and commits its output there, so it can be run again at any time.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from hacpo_core.experiment import Experiment

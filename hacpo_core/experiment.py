@@ -1,7 +1,5 @@
 """The objects that the phases of one experiment share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Atomic writing of files (temporary file, then rename), locks, digests, JSON."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """Random numbers that depend only on their purpose, never on earlier draws."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fixtures that several test files share: a pair of very small warm agents, and small experiments with them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """What two runs of one experiment must have in common, to the bit."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

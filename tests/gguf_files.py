@@ -1,7 +1,5 @@
 """Small GGUF files: a Llama of 16 dimensions with a byte-level tokenizer, in fp32 or quantised."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a user would write outside of the package: one class for each part that needs it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Responses one by one, for tests that make them up; the library holds them as columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Algorithm 1 with one, two and three agents, and with unscored responses."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The image and the job script agree with the project; nobody here builds or submits them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Whole experiments that DeepSpeed trains, both agents in this process: broken off, failing, and beside torch's."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

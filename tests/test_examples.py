@@ -8,8 +8,6 @@ place (1.2e-7 for a weight of 1). Answers are compared as text, because the exam
 The clips are set so that every bound is met: by some rows, not by all.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`make` makes .venv with a Python that is new enough, and says which one is not."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """hacpo for notebooks, and the example of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

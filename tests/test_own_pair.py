@@ -1,7 +1,5 @@
 """examples/own_pair runs as its README says, and its files are those of its script."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """SmolLM2-135M-Instruct from its package: warmed up, trained by HACPO, killed and resumed to the same bits."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A run killed at any moment and resumed is, to the bit, the run that was never killed."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Randomness is a function of its purpose."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hacpo_core.seeds import derive_seed, uniforms

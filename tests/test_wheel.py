@@ -1,7 +1,5 @@
 """The checkout's top level, and the package as `pip install .` installs it, used in a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -10,8 +10,6 @@ Each has a chat template, BOS, EOS, PAD and one more special token of its own:
   both its template and the tokenizer write BOS.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Wait for what another process does, with a deadline: no test relies on how long something takes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

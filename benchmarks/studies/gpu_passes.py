@@ -8,8 +8,6 @@ Usage: python -m benchmarks.studies.gpu_passes [--size 0.5b] [--rounds 3] [--pro
                                                [--new-rows] [--without-cudnn]
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

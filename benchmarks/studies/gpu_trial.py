@@ -8,8 +8,6 @@
 Usage: python -m benchmarks.studies.gpu_trial PART HARDWARE [section.field=value ...]
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -8,8 +8,6 @@ Usage: python -m benchmarks.studies.update_profile [--model "SmolLM2-135M"] [--t
 Prints JSON lines.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

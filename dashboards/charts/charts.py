@@ -4,8 +4,6 @@ A chart's table is what its CSV holds. `options` are what a reader may change: `
 `log_x`, `log_y`. A builder writes the specification in its unchanged state; `charts.js` changes it in the browser.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ All have at least 3:1 contrast on the light and on the dark ground, and stay apa
 differ in their dashes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

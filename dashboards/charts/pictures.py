@@ -1,7 +1,5 @@
 """Charts as SVG, drawn without a browser and without the network."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The experiments and grids of a runs folder. Names from requests are looked up here before they become paths."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -1,7 +1,5 @@
 """The table of runs: chosen by pair, method, state and grid, in the order of a column."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The schedule, queried in the background, so that a slow or dead Prefect server never delays a page."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Parsing of small posted forms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 

@@ -1,7 +1,5 @@
 """Page of a grid: its matrix and actions on experiments."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Log-in page, used if a token is required."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response

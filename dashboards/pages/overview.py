@@ -1,7 +1,5 @@
 """First page: a card per grid with its progress, its verdicts so far and its failures."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

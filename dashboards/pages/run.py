@@ -1,7 +1,5 @@
 """Page of a run: progress, curves, what happened, configuration, and failure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Table of all runs: filtered and sorted by its address."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 from urllib.parse import urlencode

@@ -1,7 +1,5 @@
 """Page of the responses of a training step or to a benchmark: one problem at a time, the agents side by side."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal

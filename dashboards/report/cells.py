@@ -1,7 +1,5 @@
 """The cells of a grid: their methods, and what agents' trainings have measured so far, from the progress files."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Two methods compared: the rows that the pages, the report and their charts show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

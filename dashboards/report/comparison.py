@@ -1,7 +1,5 @@
 """The methods on one pair of a grid: accuracy over seeds, tokens, and the paper's values."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Curves of a grid's methods, a panel per agent, a line per method with its 95 % t interval over seeds."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

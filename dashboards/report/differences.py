@@ -3,8 +3,6 @@
 Shapes: A agent, S seed, P problem.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

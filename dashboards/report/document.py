@@ -3,8 +3,6 @@
 Text that is put into the template is escaped, so that names, reasons and labels are never markup.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """A grid's report: the verdict, results beside the paper's, cells without a result and why, and the configuration."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The paper's tables as records, with this project's names of methods and benchmarks."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """The complete experiments of a grid with all that a report shows of them, and its other cells; as a file, too."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import zlib

@@ -1,7 +1,5 @@
 """Tables in the paper's layouts as texts, with its values beside ours."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

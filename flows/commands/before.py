@@ -1,7 +1,5 @@
 """`hacpo show`, `prefetch`, `probe` and `doctor`: what a training would be, and whether it would work."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

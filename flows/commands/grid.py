@@ -1,7 +1,5 @@
 """`hacpo grid` and `hacpo demo`."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated

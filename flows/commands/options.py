@@ -3,8 +3,6 @@
 Commands import their dependencies when they run, so that `hacpo --help` stays fast.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hacpo fields`, `hacpo methods` and `hacpo health`: what there is to set, to choose, and to heed."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import typer

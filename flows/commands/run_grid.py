@@ -1,7 +1,5 @@
 """`hacpo grid` and `hacpo demo`: train the selected experiments of a grid, print the results, write the report."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

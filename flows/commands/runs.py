@@ -1,7 +1,5 @@
 """`hacpo list`, `samples`, `evaluate`, `export`, `audit-verifier`, `sync` and `delete`: commands for made runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

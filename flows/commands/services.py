@@ -1,7 +1,5 @@
 """`hacpo worker`, `dashboard` and `server`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`hacpo train` and `hacpo resume`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

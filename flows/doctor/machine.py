@@ -1,7 +1,5 @@
 """Checks of this machine for `hacpo doctor`: what is installed and whether it works."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

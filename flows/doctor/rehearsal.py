@@ -5,8 +5,6 @@ Both agents sample first, so that each has held its engine awake while the other
 Shapes: N response token of all rows.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 import threading

@@ -5,8 +5,6 @@
 Shapes: N token of all responses.
 """
 
-from __future__ import annotations
-
 import tempfile
 import zlib
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ A checkpoint holds each agent as `save_pretrained` writes it, with adapters merg
 need not be loaded.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@
 Verification, weight hand-overs and checkpoints are not included.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ A grid is pair x method x seed. A method that shares no rollouts trains each age
 all pairs with that agent share: the 60 rows of the paper's Tables 1 and 7 need only 33 experiments.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

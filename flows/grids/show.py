@@ -1,7 +1,5 @@
 """Print a grid: the state of each cell, and what the experiments that are left will cost."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Sequence

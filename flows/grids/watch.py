@@ -1,7 +1,5 @@
 """Show the progress of queued experiments until all have ended."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

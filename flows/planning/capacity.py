@@ -1,7 +1,5 @@
 """Fields that depend on the sizes of models: ranks, recomputed layers, shares of a GPU; and plans that cannot fit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

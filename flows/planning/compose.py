@@ -1,7 +1,5 @@
 """Build one validated configuration from YAML declarations and command-line overrides."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

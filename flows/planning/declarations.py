@@ -1,7 +1,5 @@
 """Declarations: YAML files of `experiments/`, or a user's own by path."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from copy import deepcopy
 from functools import lru_cache

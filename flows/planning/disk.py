@@ -1,7 +1,5 @@
 """Disk space of checkpoints: the weights, and of trained ones AdamW's moments and in bfloat16 the masters, in fp32."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass

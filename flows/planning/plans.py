@@ -1,7 +1,5 @@
 """Plans of experiments: check, identify, save and find them before any model is loaded; does not import torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

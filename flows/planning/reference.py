@@ -1,7 +1,5 @@
 """What `hacpo fields`, `methods` and `health` print: an entry for each field, method, part of a method, and rule."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

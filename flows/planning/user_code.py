@@ -1,7 +1,5 @@
 """Digest of user code (parts of methods, samplers, reward functions), which is part of an experiment's id."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util

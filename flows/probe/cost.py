@@ -8,8 +8,6 @@ The backward pass counts as two forward passes, recomputed activations as one mo
 Optimizer steps, hand-overs of weights and checkpoints are not included.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import psutil

@@ -3,8 +3,6 @@
 Where a finding means the same as a rule of `hacpo_core.phases.health_rules`, it has the rule's threshold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ Everything runs with the engines of the configuration, in a folder that is remov
 Shapes: P problem, G response in a group, R response, B row, N token of all responses.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Shapes: R response, B row, T token, N token of all rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

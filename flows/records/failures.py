@@ -1,7 +1,5 @@
 """The error that ended an experiment, stored in its folder for tables and the dashboard."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Where experiments are in a runs folder, how they are deleted, and how the small JSON files in it are read."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from difflib import get_close_matches

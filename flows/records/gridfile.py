@@ -1,7 +1,5 @@
 """Record of each planned grid, stored beside the runs, so that the dashboard need not plan it again."""
 
-from __future__ import annotations
-
 import fcntl
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where MLflow has the experiments, and which have something that it lacks; needs no MLflow."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An experiment's log in its folder: attempts, steps, retries, warnings; one JSON object per line."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

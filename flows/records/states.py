@@ -1,7 +1,5 @@
 """The state of experiments, determined from their folders alone."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from contextlib import suppress

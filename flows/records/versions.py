@@ -1,7 +1,5 @@
 """Versions of the packages and the code that results depend on."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import subprocess

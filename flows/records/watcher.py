@@ -1,7 +1,5 @@
 """Observers of a running experiment, and the recorder that counts its progress for them."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Mapping

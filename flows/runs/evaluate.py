@@ -1,7 +1,5 @@
 """Evaluate the agents of an experiment, fully trained or not, on any benchmarks: `hacpo evaluate`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

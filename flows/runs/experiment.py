@@ -1,7 +1,5 @@
 """Train one experiment from its first to its last step, with any runner."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

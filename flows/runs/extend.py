@@ -1,7 +1,5 @@
 """Continue a complete run to more steps, as another experiment that begins with the first one's steps."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import replace

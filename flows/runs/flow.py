@@ -1,7 +1,5 @@
 """An experiment as a flow run of Prefect: the flow that workers and `hacpo train` run, whose tasks are its phases."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence

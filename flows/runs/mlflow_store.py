@@ -3,8 +3,6 @@
 A SQLite store is switched to WAL mode and migrated once, under a lock.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging

@@ -1,7 +1,5 @@
 """Load everything that a planned experiment needs to run: models, data, verifier, store."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

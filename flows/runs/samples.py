@@ -1,7 +1,5 @@
 """Responses of all agents, in a training step (with advantages and ratios per learner) or on a benchmark."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

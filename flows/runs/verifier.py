@@ -1,7 +1,5 @@
 """The configured verifier, and gold answers that it cannot read, so that other spellings of them are unscored."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path

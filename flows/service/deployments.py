@@ -1,7 +1,5 @@
 """Registers the work pool and the deployments of prefect.yaml; existing ones keep their settings."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The state of an experiment, from its folder and its newest flow run: one answer for all that ask."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from flows.records.states import ExperimentStatus

@@ -3,8 +3,6 @@
 The kernel releases the lock when the process dies.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

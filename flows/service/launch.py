@@ -3,8 +3,6 @@
 Imports the standard library alone, to start at once. Where nobody answers on the socket, it becomes COMMAND itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

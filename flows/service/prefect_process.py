@@ -6,8 +6,6 @@ Each poll of a worker starts two such transactions side by side (`mark_work_queu
 every few polls one of them failed and left a traceback of 80 lines in the log. An IMMEDIATE transaction waits instead.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -3,8 +3,6 @@
 Flow runs always use a persistent server, because Prefect's ephemeral one loses task records at exit.
 """
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import http.client

@@ -9,8 +9,6 @@ On a laptop the imports of a short training take as long as the training.
 A keeper kills its flow run when `launch` is gone.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Background processes of a runs folder: records to find them, locks to allow only one, and ways to end them."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -18,8 +18,6 @@ To resubmit is to create a new flow run. After MAX_RESTARTS restarts without a c
 experiment counts as failed. The process of a cancelled run is killed if its worker does not end it.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import time

@@ -1,7 +1,5 @@
 """Experiments as runs of a Prefect deployment: submit, resubmit, cancel."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import threading

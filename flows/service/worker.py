@@ -1,7 +1,5 @@
 """Find the `hacpo worker` of a runs folder on this machine, run it, or run one for the duration of a command."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

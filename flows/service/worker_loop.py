@@ -1,7 +1,5 @@
 """What `hacpo worker` does: Prefect's worker in a thread, and repeated checks of server, flow runs and processes."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

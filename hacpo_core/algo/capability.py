@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response, K step of the window. Index k learns, j sampled.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

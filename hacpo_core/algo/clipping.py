@@ -3,8 +3,6 @@
 Shapes: any; a ratio of one sequence or of one token.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

@@ -6,8 +6,6 @@ different distribution than the old policy of their importance ratios.
 Shapes: B sequence, T token.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 LOG_BOUND = 20.0

@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response of one agent to one problem.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

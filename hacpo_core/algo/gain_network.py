@@ -5,8 +5,6 @@ Its weights, Adam's moments and the features' statistics are numpy arrays, so th
 Shapes: N row, C feature.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response of one agent to one problem.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

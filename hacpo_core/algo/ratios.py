@@ -3,8 +3,6 @@
 Shapes: B sequence, T token, K step of a window.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

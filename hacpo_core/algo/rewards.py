@@ -5,8 +5,6 @@ Agents may have different numbers of responses to a problem. Entries without a r
 Shapes: P problem, A agent, G response, R response of one agent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

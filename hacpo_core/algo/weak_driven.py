@@ -3,8 +3,6 @@
 Shapes: N token (of all rows), V vocabulary, B example.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Addresses in a configuration: whether one is that of a server, and passwords, which no file or log may hold."""
 
-from __future__ import annotations
-
 import re
 
 _PASSWORD = re.compile(r"(://[^@/\s]*:)[^@\s]*(@)|([?&](?:password|passwd|sslpassword)=)[^&\s]*", re.IGNORECASE)

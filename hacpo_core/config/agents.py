@@ -1,7 +1,5 @@
 """Sections of the configuration about agents: the source of each agent's model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of a complete configuration: values out of range, contradictions, and fields that cannot take effect."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator

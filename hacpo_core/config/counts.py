@@ -1,7 +1,5 @@
 """Counts derived from a configuration: responses, updates, processes, GPUs, evaluations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hacpo_core.config import AUTO, ExperimentConfig

@@ -1,7 +1,5 @@
 """Sections of the configuration about engines and placement: sampling and training engines, devices, processes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hacpo_core.config.fields import setting, unless, when

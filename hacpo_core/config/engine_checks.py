@@ -1,7 +1,5 @@
 """Contradictions between the fields of engines and placement, each a sentence: field, value, remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from hacpo_core.config.agents import MAX_LAYERS

@@ -4,8 +4,6 @@ Every field of a configuration dataclass is declared with `setting`. Validation,
 fields` and the dashboard all read this declaration.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

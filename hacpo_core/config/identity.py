@@ -1,7 +1,5 @@
 """An experiment's id: a hash of every field that can change its results, and of nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

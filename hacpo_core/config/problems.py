@@ -1,7 +1,5 @@
 """Sections of the configuration about problems: training sets, benchmarks, verifier and rewards."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

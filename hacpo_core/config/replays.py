@@ -1,7 +1,5 @@
 """How far repeated updates may drift from the recorded ones, and how many may follow a checkpoint."""
 
-from __future__ import annotations
-
 from hacpo_core.config.schema import ExperimentConfig
 from hacpo_core.errors import ConfigError
 

@@ -3,8 +3,6 @@
 `Agent` opens the sampler itself, an `engines.sampling.base.Sampler`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

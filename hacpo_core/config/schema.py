@@ -4,8 +4,6 @@ Sections about agents, engines and problems are in their own files. `hacpo_core.
 fields.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

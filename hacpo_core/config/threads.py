@@ -1,7 +1,5 @@
 """Number of CPU threads of a process with models: `engine.num_threads`."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -4,8 +4,6 @@ There are 1,728 problems, `a±b±c` and `a±(b±c)` with operands from 1 to 6. D
 misconceptions, which give the warmed-up model an uncertainty that reinforcement learning can then remove.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Benchmarks, with problems from the embedded task, from a file, or held out of the training sets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hacpo_core.config import BenchmarkConfig, DataConfig

@@ -1,7 +1,5 @@
 """The boxes of a LaTeX text, found by text search in time linear in its length."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

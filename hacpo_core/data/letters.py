@@ -4,8 +4,6 @@ The length of a word and the answer are uniform, the letters random. A solution 
 one that is counted. The idea is that of the recipe char_count of verl, whose words have up to 20 letters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from string import ascii_lowercase

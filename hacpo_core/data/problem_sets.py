@@ -1,7 +1,5 @@
 """Problem sets with verifiable answers, from a local file or the Hugging Face hub, checked row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of a JSONL (also gzipped) or Parquet file, read one at a time, with their position for error messages."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

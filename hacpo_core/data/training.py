@@ -1,7 +1,5 @@
 """Training problems: training sets, held-out problems, and the problems of each step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial

@@ -4,8 +4,6 @@ A question is a sentence or two, and its solution one calculation, so that a sma
 learns on them in minutes. The answer is the last number. Problems are generated; all texts are distinct.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

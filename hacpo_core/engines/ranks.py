@@ -1,7 +1,5 @@
 """Exchange of Python values between the ranks of an agent."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Training steps with the highest accuracies, whose checkpoints stay on disk."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

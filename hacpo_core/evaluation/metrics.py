@@ -3,8 +3,6 @@
 Shapes: P problem, K sample, R bootstrap resample.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

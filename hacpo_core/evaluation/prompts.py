@@ -1,7 +1,5 @@
 """Whether the prompts of benchmarks fit the agents, checked before anything is sampled."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable

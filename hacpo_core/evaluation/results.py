@@ -1,7 +1,5 @@
 """Results of evaluations in the step store; needs no torch."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Mapping

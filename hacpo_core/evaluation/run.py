@@ -10,8 +10,6 @@ sample) and the weights, not on its shard.
 Shapes: P problem, K sample, R response.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial

@@ -1,7 +1,5 @@
 """The step after which a training ends: its last one, or an earlier one at which its accuracy has stopped rising."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hacpo_core.config import ExperimentConfig

@@ -3,8 +3,6 @@
 Shapes: R response of one agent, N token of one agent's responses.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The first part of a method: which responses an agent samples in a step, and how."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

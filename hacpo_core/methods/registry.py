@@ -1,7 +1,5 @@
 """Implementations of a method's parts by name: shipped ones, and a user's own as `package.module:Class`."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Encoding of a part's state for storage: JSON, with numpy arrays as base64."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

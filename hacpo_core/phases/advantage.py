@@ -3,8 +3,6 @@
 Shapes: R response of one agent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hacpo_core.experiment import Experiment

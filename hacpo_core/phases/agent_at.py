@@ -3,8 +3,6 @@
 Shapes: N token of one agent's responses.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

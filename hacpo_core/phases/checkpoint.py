@@ -1,7 +1,5 @@
 """Checkpoints of all agents and of the parts' states."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

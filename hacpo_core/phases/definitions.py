@@ -7,8 +7,6 @@ passed through the model; with `engine.skip_zero_advantage`, those are the rows 
 s~ exp(log_center). Estimators add metrics of their own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

@@ -3,8 +3,6 @@
 Shapes: R response of one agent, B row of the mini-batches, N token of one agent's responses.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The phase of a step as a unit of work, and runners, which decide when and how phases run."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

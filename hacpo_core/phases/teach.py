@@ -4,8 +4,6 @@ Shapes: R response, N token (of one response, or of all, one after another), M t
 tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

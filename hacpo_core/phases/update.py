@@ -4,8 +4,6 @@ The result of an update is the agent's weights, which exist in memory only. Afte
 was lost, its committed updates are therefore repeated (`hacpo_core.phases.agent_at`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hacpo_core.experiment import Experiment

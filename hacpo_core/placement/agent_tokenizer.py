@@ -1,7 +1,5 @@
 """What an agent does with text: its tokenizer, its chat template, and the cache of its prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Shapes: R response, N token of the responses, V vocabulary.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import secrets

@@ -1,7 +1,5 @@
 """Placement of agents: the interface of a placed agent, and how agents are brought to a version of their weights."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import shutil

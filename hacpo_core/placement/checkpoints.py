@@ -9,8 +9,6 @@
 No random state is stored: random numbers depend only on (seed, step, agent, problem, sample).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

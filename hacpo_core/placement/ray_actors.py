@@ -8,8 +8,6 @@ Actors are named `<experiment>/<agent>/<generation>/<rank>`. They read and write
 have the same path on all machines. Everything else is passed through Ray.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

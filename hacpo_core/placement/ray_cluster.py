@@ -1,7 +1,5 @@
 """The Ray that holds the agents: a cluster that is joined, or one started on this machine for one run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -3,8 +3,6 @@
 Shapes: R response.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np

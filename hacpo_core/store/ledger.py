@@ -3,8 +3,6 @@
 Shapes: B row of the mini-batches, M mini-batch, R response.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -12,8 +12,6 @@ the latest. After an earlier power cut, a file differs from its digest or the ma
 again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Folders of tiny models and the marks of their chat templates; needs neither torch nor transformers."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tiny models with random weights, created on this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

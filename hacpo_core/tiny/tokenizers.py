@@ -1,7 +1,5 @@
 """Small tokenizers of tiny models, which differ from each other as those of real model families do."""
 
-from __future__ import annotations
-
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

@@ -9,8 +9,6 @@ Style "auto" tries these in order; each other style is one of them. To keep the 
 has nested repetition, and repetition before a required token is bounded.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import deque

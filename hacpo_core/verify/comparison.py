@@ -1,7 +1,5 @@
 """One comparison, run in a worker process; failures are returned, not raised. Only workers import this file."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

@@ -6,8 +6,6 @@ answers ─▶ same tokens    equal
         ─▶ EQUALITY       the type's function, down to expressions, which sympy and math-verify compare
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations

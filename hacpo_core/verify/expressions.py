@@ -6,8 +6,6 @@ factor  = atom (^ argument | ! | ' | °)*
 atom    = number | name | function argument | \frac.. | ( sum ) | | sum | | matrix
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

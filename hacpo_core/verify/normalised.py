@@ -3,8 +3,6 @@
 No algebra; time linear in the length of the text. The rules are those published with MATH, quirks included.
 """
 
-from __future__ import annotations
-
 import re
 
 _BOXED = "\\boxed"

@@ -11,8 +11,6 @@ With `equality="normalised"`, no worker is needed: the last \\boxed{} is compare
 This file does not import sympy, and verdicts do not depend on signals, threads or the order of the texts.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading

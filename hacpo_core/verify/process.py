@@ -5,8 +5,6 @@
 The first call starts the process; later calls reuse it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

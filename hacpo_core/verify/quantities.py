@@ -1,7 +1,5 @@
 r"""Values with units, by pint: 5 cm^2, $5, 28\%, 60^\circ 30'. A noun that pint does not know counts and is no unit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ member  = side ([= < \le \neq \in ..] side)*
 side    = set ([\cup \cap \setminus] set)* | {members} | (members) | part : part | words | quantity
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import lru_cache

@@ -7,8 +7,6 @@ in half until the responses that cause it are isolated. A batch that times out i
 at most 1 + MAX_FAILURES time limits: what is left after so many timeouts is unscored.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

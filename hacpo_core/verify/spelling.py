@@ -5,8 +5,6 @@ r"""One spelling for answers that are written in many ways: an answer's tokens. 
 \text{ cm}, {\rm cm}        words
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence

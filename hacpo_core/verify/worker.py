@@ -10,8 +10,6 @@ DESCRIPTOR is the file descriptor of a pipe. Messages out are pickled pairs of k
     out  ("returned", list), or ("raised", "KeyError: ...")
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import logging

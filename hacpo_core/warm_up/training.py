@@ -6,8 +6,6 @@
 Shapes: B example, N token, S step, V vocabulary.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response, L learner (as long as A).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

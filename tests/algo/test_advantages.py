@@ -9,8 +9,6 @@ Agent 0 scores 1 1 0 1 (mean 0.75), agent 1 scores 0 1 0 0 (mean 0.25); w[0, 1] 
 Shapes: P problem, A agent, G response, L learner.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

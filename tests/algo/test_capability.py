@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response, K step of the window.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Bounds of ratios, and the surrogate on every side of them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -6,8 +6,6 @@ it is the objective; moving the first alone by +-1e-5 gives the gradient that au
 Shapes: B sequence, T token.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response, L learner.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

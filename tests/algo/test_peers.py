@@ -28,8 +28,6 @@ Conventions of theirs that the project does not have:
 Shapes: P problem, A agent, G response, B sequence, T token.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

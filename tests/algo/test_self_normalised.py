@@ -1,7 +1,5 @@
 """Ratios relative to the pair's common factor, and their bounds: hand numbers, gradient, invariance, limit c = 0."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

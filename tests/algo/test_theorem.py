@@ -7,8 +7,6 @@ error is the problem.
 Shapes: P problem, A agent, G response.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

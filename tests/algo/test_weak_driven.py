@@ -3,8 +3,6 @@
 Shapes: N token, V vocabulary, B example.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

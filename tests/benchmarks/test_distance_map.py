@@ -1,7 +1,5 @@
 """The map of distances, from results whose every figure is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The script for a GPU machine, rehearsed on the CPU without Prefect and MLflow."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every benchmark runs to its end, on as little work as it allows, and none overwrites a committed result."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

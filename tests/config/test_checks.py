@@ -1,7 +1,5 @@
 """Configurations: composed, checked in one sentence each, identified."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import fields, make_dataclass, replace

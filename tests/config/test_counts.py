@@ -1,7 +1,5 @@
 """Numbers that a configuration comes to: ranks, processes, GPUs."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """A field that is declared to have no effect in a configuration changes no digest there."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path

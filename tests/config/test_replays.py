@@ -1,7 +1,5 @@
 """How many steps may be replayed on a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`engine.num_threads: auto` shares the usable cores out; a number stands for itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A page that listens, and Debian's Chromium to look at it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A page over a folder that the test fills, and a schedule that remembers what it was asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

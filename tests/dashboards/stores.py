@@ -1,7 +1,5 @@
 """Writes folders of runs as trainings leave them, quickly: no model, no fsync."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

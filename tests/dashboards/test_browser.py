@@ -1,7 +1,5 @@
 """The pages in a real browser: live cells, keyboard, phone, dark mode, axe-core."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

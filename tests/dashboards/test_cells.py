@@ -1,7 +1,5 @@
 """The grid's read model: one state per experiment, rows where agents train alone, totals that count once."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The grid while a real worker trains: a cell advances, its process is killed, it fails, is retried, is done."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

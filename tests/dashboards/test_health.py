@@ -1,7 +1,5 @@
 """Findings about a run's health on every list of the page, and on the run's own page."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page as a process under mutated requests."""
 
-from __future__ import annotations
-
 import random
 import re
 import socket

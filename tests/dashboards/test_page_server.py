@@ -1,7 +1,5 @@
 """`hacpo dashboard` as a process: where it listens, one per folder, nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Every page with no run, one and many; actions with their refusals; nothing that a model wrote becomes markup."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable

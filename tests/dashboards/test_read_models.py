@@ -1,7 +1,5 @@
 """Curves, comparisons and answers, with literal values."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

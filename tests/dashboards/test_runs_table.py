@@ -1,7 +1,5 @@
 """The table of runs: filters, order, updates."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

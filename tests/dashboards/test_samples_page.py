@@ -1,7 +1,5 @@
 """The page of responses over a real run: a benchmark's answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Hosts, origins of changes, log-in, headers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

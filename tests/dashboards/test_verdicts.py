@@ -1,7 +1,5 @@
 """Verdicts of a grid: what is compared with what."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The embedded task."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hacpo_core.data.arithmetic import (

@@ -3,8 +3,6 @@
 Shapes: L learner, A agent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

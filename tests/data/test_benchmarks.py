@@ -1,7 +1,5 @@
 """Benchmarks: from local files and the hub, with every fault of a file named in one sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

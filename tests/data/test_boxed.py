@@ -1,7 +1,5 @@
 """The boxes of a text."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

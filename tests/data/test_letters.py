@@ -1,7 +1,5 @@
 """The embedded letter counts: distinct, right, split for good."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

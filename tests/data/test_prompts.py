@@ -1,7 +1,5 @@
 """Prompts: the template's control tokens and no others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

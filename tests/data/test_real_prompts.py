@@ -1,7 +1,5 @@
 """Prompts by the chat templates of real models: BOS, thinking, control tokens that a problem spells."""
 
-from __future__ import annotations
-
 import pytest
 
 from hacpo_core.data.prompts import check_template_arguments, format_messages, leaves_mark_to_response, render_prompts

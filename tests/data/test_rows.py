@@ -1,7 +1,5 @@
 """Files of data as others write them: what is read, and one sentence for each value that cannot be."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from decimal import Decimal

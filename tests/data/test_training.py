@@ -1,7 +1,5 @@
 """Training sets: what is read, what is refused, what is held out, and how they are dealt out."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

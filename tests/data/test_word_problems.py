@@ -1,7 +1,5 @@
 """The embedded word problems: distinct, right, split for good."""
 
-from __future__ import annotations
-
 import re
 
 from hacpo_core.data.word_problems import problems, split_problems

@@ -8,8 +8,6 @@ another order and have other digests.
     python -m tests.digests.cases FOLDER    trains all cases that FOLDER/found.json lacks, and writes it
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

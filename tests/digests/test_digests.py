@@ -1,7 +1,5 @@
 """Weights of ten steps are, to the bit, what they were."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

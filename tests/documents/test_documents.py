@@ -1,7 +1,5 @@
 """What README.md and docs/architecture.md show fits the code."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hardware files against the planner's own sums."""
 
-from __future__ import annotations
-
 from benchmarks.memory_tables import BEGIN, END, PAGE, memory_table
 
 

@@ -1,7 +1,5 @@
 """Names like reward_PAG say their shape, and the docstring of each file with such names explains the letters."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

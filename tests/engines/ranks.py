@@ -1,7 +1,5 @@
 """Runs a function on several ranks of a gloo group, each a process of its own, and brings their results back."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import tempfile

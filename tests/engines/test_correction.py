@@ -1,7 +1,5 @@
 """The weight for what the sampler differs from the learner in, as an update applies it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Weights that cross to engines in other processes, through a bucket of two halves in shared memory."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import tempfile

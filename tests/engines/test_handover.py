@@ -1,7 +1,5 @@
 """The check after a hand-over of weights, and how often weights are handed over."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Own ratios start from the passes that train: in bfloat16 other batches score by more than GSPO's clip apart."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

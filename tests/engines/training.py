@@ -4,8 +4,6 @@ With `LINEAR` AdamW's epsilon lies far above the gradients and its step is propo
 weights is then one of gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

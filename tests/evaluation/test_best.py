@@ -1,7 +1,5 @@
 """Steps with the best accuracies, and the checkpoints that stay because of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluations: in shards that change no bit, going on where they were, sampled by seed, and read as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training that ends when its accuracy has stopped rising."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

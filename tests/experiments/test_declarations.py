@@ -1,7 +1,5 @@
 """The declarations of experiments/ say what the paper says."""
 
-from __future__ import annotations
-
 import pytest
 
 from dashboards.report.published import AVERAGE, paper_values_in, printed_ratios, published_rows

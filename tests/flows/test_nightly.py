@@ -1,7 +1,5 @@
 """What a schedule runs: a worker plans a grid and trains it, with nobody at the terminal."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings of a process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What docs/authoring.md tells a user to write works."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """The paper's methods, field by field: every ablation is a field, and only that field."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

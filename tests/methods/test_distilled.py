@@ -1,7 +1,5 @@
 """On-policy distillation: who teaches whom, and what a teacher's log-probabilities do to an update."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 Agreement with TRL and verl on random inputs is in tests/algo/test_peers.py. Shapes: R response, B row, T token.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

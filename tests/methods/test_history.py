@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response, N row, C number of a context.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

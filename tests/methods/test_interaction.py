@@ -1,7 +1,5 @@
 """ILR's interaction: who cooperates, who competes, and what becomes of the responses."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

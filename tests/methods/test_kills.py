@@ -1,7 +1,5 @@
 """Every shipped method is killed and resumed to the bit, with what its parts remember."""
 
-from __future__ import annotations
-
 import random
 import signal
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response, L learner, B sequence, T token.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

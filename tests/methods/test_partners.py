@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response, R response of one agent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """A user's own class at each part: it does what it says, and is killed and resumed to the bit with its state."""
 
-from __future__ import annotations
-
 import random
 import re
 import signal

@@ -3,8 +3,6 @@
 Shapes: B row, T token.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ordinary builder: which rows make up which mini-batch."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence

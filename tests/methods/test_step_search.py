@@ -1,7 +1,5 @@
 """SAGE-RL's plan in whole trainings: tags, ratios, figures, kills; the search itself is in tests/engines."""
 
-from __future__ import annotations
-
 import random
 import signal
 from collections.abc import Callable

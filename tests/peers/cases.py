@@ -5,8 +5,6 @@ Six decimals, drawn by numpy, whose generator gives the same numbers everywhere;
 Shapes: P problem, A agent, G response, B sequence, T token.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ Run by the peers' own interpreter, which install.sh makes:
 Shapes: B sequence, T token.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -7,8 +7,6 @@ would run a model.
 Shapes: P problem, A agent, G response, B sequence, T token.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial

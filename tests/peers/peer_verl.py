@@ -6,8 +6,6 @@ TRL do not, so the bound is set out of reach.
 Shapes: P problem, A agent, G response, B sequence, T token.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

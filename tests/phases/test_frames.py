@@ -1,7 +1,5 @@
 """The way from a step to an objective's equation: seven calls, which docs/architecture.md names."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

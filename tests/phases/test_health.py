@@ -1,7 +1,5 @@
 """Rules of a run's health, each with made-up histories: begins, ends, and says nothing just below the threshold."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

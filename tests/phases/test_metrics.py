@@ -1,7 +1,5 @@
 """The figures that every step logs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

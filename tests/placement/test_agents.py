@@ -1,7 +1,5 @@
 """What of an agent can be had without its weights, and an agent whose sampler fails."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Checkpoints: whole or not there."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

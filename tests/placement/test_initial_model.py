@@ -1,7 +1,5 @@
 """Warmed model folders: made once, told apart by what they are made of, and trained on."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

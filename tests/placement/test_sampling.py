@@ -1,7 +1,5 @@
 """How the specs of a call reach a sampler."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ whose name holds these words. Once the time is over, no fault is begun; a point 
     python -m tests.soak.campaign RESULT.json
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The faults of the campaign. Each takes a round's site and a random generator and returns its victims, if any."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """What must be true after a round, however it was disturbed."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

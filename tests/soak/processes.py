@@ -1,7 +1,5 @@
 """The processes that a round of the campaign started, by what they are."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Requests to the page made with a seed: valid ones, then mutated, as bytes that a client may send."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from urllib.parse import quote

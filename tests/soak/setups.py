@@ -1,7 +1,5 @@
 """What the rounds of a campaign run: which command, how often at once, with which engine."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable

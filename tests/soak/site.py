@@ -1,7 +1,5 @@
 """A runs folder of one round: its commands, its small disk, and what is left when it ends."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Writes the tables of docs/reliability.md from results of campaigns: `python -m tests.soak.table RESULT.json ...`."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """What the campaign itself must do right, without a round."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

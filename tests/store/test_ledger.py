@@ -1,7 +1,5 @@
 """What the ledger commits it reads back as it was, also where a whole column has no values."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any

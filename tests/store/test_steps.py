@@ -1,7 +1,5 @@
 """The step store: what is committed is whole, what is torn counts as absent."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Responses made with a seed: hostile ones, and those of `known.py`, whose truth is known by construction."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pairs of answers that are equal or unequal by construction, as (given, gold, is_equal), for each type of answers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from fractions import Fraction

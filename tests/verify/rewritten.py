@@ -1,7 +1,5 @@
 """Gold answers written differently (equal by construction), and changed (unequal by construction)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

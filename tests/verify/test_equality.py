@@ -1,7 +1,5 @@
 """Verdicts on pairs that readers brought up, and on gold answers of real data, rewritten and changed."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

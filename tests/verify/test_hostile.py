@@ -1,7 +1,5 @@
 """Hostile answers end in a verdict, and no answer whose truth is known is judged wrongly."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
 

@@ -1,7 +1,5 @@
 """The authors' reward: the last box, MATH's published normal form, equality of strings."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

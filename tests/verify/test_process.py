@@ -1,7 +1,5 @@
 """A worker returns what its function returns, and ends with all that it started when it must."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rewards of one's own: mixed, bounded, killed when they hang, and never a silent zero."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

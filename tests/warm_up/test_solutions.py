@@ -1,7 +1,5 @@
 """Worked solutions: read from files and embedded tasks, and brought into the form that a model should write."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Shapes: B example, S step.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A grid as a matrix of cells, each with the state of its experiments, and its comparisons so far."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import statistics

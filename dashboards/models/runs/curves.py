@@ -1,7 +1,5 @@
 """Curves of a run's metrics, read from its step store; digests are checked, and each file is parsed once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

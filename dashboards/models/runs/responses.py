@@ -1,7 +1,5 @@
 """The agents' responses in a training step or on a benchmark, by problem, with filters and effects on each learner."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

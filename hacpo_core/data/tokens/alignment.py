@@ -3,8 +3,6 @@
 Shapes: N token of the learner, M token of another agent.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache

@@ -9,8 +9,6 @@ weights refer to the whole mini-batch, so the ranks' gradients add up to the gra
 Shapes: B row of a mini-batch, N response token of all rows.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import warnings

@@ -1,7 +1,5 @@
 """DeepSpeed's configuration, derived from hacpo's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hacpo_core.config import EngineConfig, OptimizerConfig

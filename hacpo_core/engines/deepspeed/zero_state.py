@@ -5,8 +5,6 @@ A rank updates its shard of one flat tensor of all parameters.
 Tensors are read and set whole, independent of the number of ranks and the stage. All ranks must read and set together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ With expandable segments, torch returns the free parts of its memory, which woul
 when sequences of other lengths follow. vLLM's allocator, with which it sleeps, cannot use them in its processes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

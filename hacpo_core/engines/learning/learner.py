@@ -8,8 +8,6 @@ Subclasses implement the backward pass and the optimizer's step.
 Shapes: B sequence (row of a mini-batch or micro-batch), T token, N response token of all rows.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

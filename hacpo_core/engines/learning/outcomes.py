@@ -1,7 +1,5 @@
 """What a learner's updates measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

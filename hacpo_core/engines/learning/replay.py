@@ -4,8 +4,6 @@ On a CPU, the result is bitwise equal. On a GPU, on another machine or with anot
 because sums are computed in a different order.
 """
 
-from __future__ import annotations
-
 import math
 import platform
 from dataclasses import dataclass

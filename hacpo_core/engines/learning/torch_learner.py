@@ -3,8 +3,6 @@
 Shapes: B row of a mini-batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 

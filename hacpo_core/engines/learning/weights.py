@@ -9,8 +9,6 @@ it changes projections only by float64 rounding errors.
 Shapes: N weight, J projection.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass

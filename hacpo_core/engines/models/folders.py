@@ -1,7 +1,5 @@
 """Models on the disk: finding, checking and fingerprinting them without loading them; needs no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ transformers dequantises the tensors and builds the tokenizer. Special tokens an
 file's own metadata, because transformers' releases read them differently.
 """
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: B sequence, T token.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import dataclass

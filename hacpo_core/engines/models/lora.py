@@ -6,8 +6,6 @@ The adapters are inside transformers' own model class, so code that uses the mod
 trained; W is never changed. Only this file imports peft.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Layout of a file: length of the header in 8 bytes · header as JSON · the tensors' bytes, in the header's order.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -8,8 +8,6 @@ Shapes: B sequence, R row of a block, L position in a row, P place in all blocks
 prompt's token, H head, K head width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

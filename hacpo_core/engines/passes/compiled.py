@@ -4,8 +4,6 @@ Norms, rotations, activations and sums of a layer become a few kernels; matrix p
 A sampler that shares the model calls its layers with a KV cache, for which they are not compiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: N token (of all rows, padding left out), D model width, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple

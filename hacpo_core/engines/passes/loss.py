@@ -3,8 +3,6 @@
 Shapes: B sequence (row of a micro-batch), T token, N response token of all rows.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

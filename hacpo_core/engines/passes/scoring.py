@@ -3,8 +3,6 @@
 Shapes: B sequence, T token, N token (of all rows, padding left out), D model width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from typing import Any, Protocol

@@ -7,8 +7,6 @@ decoder is compared with the noise, not with a constant.
 Shapes: U prompt, B row, T token, N row and token of the trial, V vocabulary.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 Shapes: U distinct prompt, B sequence (row of the cache), T token, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,8 +7,6 @@ Shapes: U distinct prompt, B sequence (row of the cache), T token, H key head, K
 V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

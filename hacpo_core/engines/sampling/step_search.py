@@ -11,8 +11,6 @@ Source: SAGE-RL (2602.08354), whose steps end at a blank line. Differences: docs
 Shapes: R response.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Shapes: U distinct prompt, B sequence, C row of the cache, T token, V vocabulary
 by rank, N block of the vocabulary, L token of a block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

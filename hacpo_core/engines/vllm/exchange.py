@@ -5,8 +5,6 @@
 The file is in /dev/shm, or in TMPDIR if /dev/shm is too small.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import tempfile

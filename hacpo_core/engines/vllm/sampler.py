@@ -8,8 +8,6 @@ vLLM samples with its own copy of the weights, in child processes. They read the
 Shapes: R response.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

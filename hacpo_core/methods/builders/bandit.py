@@ -3,8 +3,6 @@
 Shapes: R response of one agent, B row of the mini-batches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

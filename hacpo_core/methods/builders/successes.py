@@ -3,8 +3,6 @@
 Shapes: R response of one agent.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

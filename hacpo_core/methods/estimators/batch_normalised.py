@@ -3,8 +3,6 @@
 Shapes: R response of one agent.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

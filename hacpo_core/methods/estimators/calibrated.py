@@ -3,8 +3,6 @@
 Shapes: P problem, A agent, G response of one agent to one problem, R response of one agent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Shapes: A agent, R response of one agent, N token of its responses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """DAPO's dynamic sampling: problems whose rewards are all equal are sampled again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The default plan: the same number of responses to every problem."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """ILR's dynamic interaction: some own responses are sampled from prompts that quote a partner's response."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """SAGE-RL's sampling: some responses of each group come from a beam search over reasoning steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

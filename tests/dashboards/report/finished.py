@@ -1,7 +1,5 @@
 """Complete experiments written by hand, in the files that a real one leaves: every figure of a report is known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path

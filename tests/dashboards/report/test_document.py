@@ -1,7 +1,5 @@
 """Both forms of a report say the same and let nothing through as markup."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

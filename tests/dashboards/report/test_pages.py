@@ -1,7 +1,5 @@
 """A report of experiments whose every figure is known."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

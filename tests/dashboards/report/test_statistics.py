@@ -1,7 +1,5 @@
 """Intervals over seeds, and the difference of two methods over seeds and problems: by hand, and simulated."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ smollm2, qwen3, llama3_2 and deepseek_v3 are byte-level; gemma3 and llama2 write
 template.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from functools import cache

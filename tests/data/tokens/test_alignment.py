@@ -3,8 +3,6 @@
 Shapes: N token of the learner, M token of another agent.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase

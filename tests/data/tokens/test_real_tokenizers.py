@@ -1,7 +1,5 @@
 """Responses between real tokenizers: nothing is lost that can be kept, no control token is made, drift is counted."""
 
-from __future__ import annotations
-
 import time
 import unicodedata
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Responses that change tokenizers: what is kept, what is cut, what may never come out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path

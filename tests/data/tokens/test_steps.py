@@ -1,7 +1,5 @@
 """Where a step and the reasoning end, in tokenizers that spell blank lines in every way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What a configuration says of DeepSpeed: checked, without effect under another learner, and no part of older ids."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

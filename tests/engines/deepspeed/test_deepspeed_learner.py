@@ -1,7 +1,5 @@
 """DeepSpeed against the torch learner: the same update on one and on two ranks, at every stage, and after a restart."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """The sum of many passes' gradients."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When torch's CUDA allocator uses expandable segments."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

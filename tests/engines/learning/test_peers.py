@@ -1,7 +1,5 @@
 """Several iterations over the mini-batches of one rollout against TRL's own code with the same model and rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exact, near, different: how a repeated update is judged."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 Shapes: V vocabulary, T token.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Digest and projections of weights."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

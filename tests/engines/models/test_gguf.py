@@ -1,7 +1,5 @@
 """GGUF files and files in packages as agents' models; what is wrong with one is one line and leaves nothing behind."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

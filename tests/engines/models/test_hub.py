@@ -1,7 +1,5 @@
 """A model by its name on a hub: a hub on this machine serves it, and its copy serves when the hub is away."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import json

@@ -3,8 +3,6 @@
 Shapes: B sequence, T token, V vocabulary.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """safetensors files that are written and read one tensor at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

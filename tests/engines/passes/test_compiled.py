@@ -1,7 +1,5 @@
 """Layers compiled for the passes of a learner: the same update, and a sampler that does not notice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Log-ratios of others' rows before a step's first update: each row once, per source, the same on every rank."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Shapes: B sequence, T token, N target.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Shapes: N token, D model width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

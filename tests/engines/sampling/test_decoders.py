@@ -3,8 +3,6 @@
 Shapes: U prompt, B row, T token, V vocabulary.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from collections.abc import Callable

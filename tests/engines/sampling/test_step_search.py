@@ -1,7 +1,5 @@
 """The search over steps: what it keeps, by hand, and what it does with a real sampler."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace

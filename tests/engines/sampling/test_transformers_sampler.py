@@ -3,8 +3,6 @@
 Shapes: B sequence, V vocabulary, T token.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a configuration says of vLLM: checked, without effect under another sampler, and no part of older ids."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 `make test-vllm` installs it and runs these. Shapes: V vocabulary.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

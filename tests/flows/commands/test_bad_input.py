@@ -1,7 +1,5 @@
 """What a person can get wrong ends in one sentence and an exit code, before any model is loaded."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What the command line shows of errors."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

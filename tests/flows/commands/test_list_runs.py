@@ -1,7 +1,5 @@
 """`hacpo list` and `hacpo --version`."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict

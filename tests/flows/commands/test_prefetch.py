@@ -1,7 +1,5 @@
 """What `hacpo prefetch` asks the hub for, and what it says when the hub is away."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the doctor says of engines, with and without them (`make test-vllm` has vLLM), and of a machine."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Callable

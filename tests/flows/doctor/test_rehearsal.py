@@ -1,7 +1,5 @@
 """The rehearsal of a GPU's memory, on the CPU with a very small model."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exported agents: the checkpoint's weights, a card that says what they are, and no folder that is half written."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Grids are expanded, deduplicated and costed; what is wrong in one is said before anything runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a grid command waits for, with a schedule that is made up."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """vLLM's share of a GPU, by hand, and the plans that the sums refuse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

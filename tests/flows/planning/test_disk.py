@@ -1,7 +1,5 @@
 """Disk space of checkpoints, before and after a run is complete."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

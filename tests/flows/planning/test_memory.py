@@ -1,7 +1,5 @@
 """The sums of device memory: against what autograd really saves, and by hand."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a plan decides before anything is loaded: how many ranks each agent gets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

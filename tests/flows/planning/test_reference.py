@@ -1,7 +1,5 @@
 """What `hacpo fields`, `methods` and `health` print comes from the declarations, and nothing is left out."""
 
-from __future__ import annotations
-
 import pytest
 
 from flows.planning.compose import compose

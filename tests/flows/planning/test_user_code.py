@@ -1,7 +1,5 @@
 """A user's code is a part of the id with what it imports beside itself."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Findings and cost of a made-up probe: sentences, thresholds and figures by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

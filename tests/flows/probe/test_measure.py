@@ -1,7 +1,5 @@
 """Probe: what it measures is what the first step of a training meets, and it leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`hacpo delete`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

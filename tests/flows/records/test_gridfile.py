@@ -1,7 +1,5 @@
 """The record of a grid: what all calls together asked for, and of which file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flows.records.gridfile import GridCell, GridRecord, read_grids, save_grid

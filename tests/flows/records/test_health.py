@@ -1,7 +1,5 @@
 """How findings about a run's health reach people: once when they begin and end, and the same after a kill."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The progress file: what it holds after a run, after a run that was broken off and resumed, and when it is torn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

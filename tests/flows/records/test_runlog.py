@@ -1,7 +1,5 @@
 """The log in an experiment's folder says what happened, attempt by attempt."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The evaluation flow as a person and Prefect see it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

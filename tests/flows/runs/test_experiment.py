@@ -1,7 +1,5 @@
 """How an experiment that is ended from outside ends: by Ctrl-C, or by SIGTERM as Prefect raises it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A complete run that is continued to more steps."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

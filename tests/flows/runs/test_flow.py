@@ -1,7 +1,5 @@
 """A flow that Prefect cannot run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

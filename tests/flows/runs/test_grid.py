@@ -1,7 +1,5 @@
 """A grid as a user types it: it runs side by side, survives kills, reuses what is done, and says what failed."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """A grid in MLflow: one row for each pair, method and seed, whether its agents trained together or alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Opening an experiment: its number of threads is that of its start, and its benchmarks' prompts fit its models."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The main job on real MATH problems: two untrained byte-level models, real templates, real verification."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The experiment flow against a real Prefect server: same bits, readable names, tags, retries."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

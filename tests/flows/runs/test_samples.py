@@ -1,7 +1,5 @@
 """What `hacpo samples` shows of a step, and how tables are written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """MLflow gets what the folder holds, each value once, whatever happened to the store or to a run in it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Gold answers that cannot be read, of a file and of an experiment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Worker, run, server: whoever is killed, in whatever state, it ends completed exactly once, or cancelled."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """One answer to "what state is this experiment in?": folder, flow run, and whether the run is dead."""
 
-from __future__ import annotations
-
 import pytest
 
 from flows.records.failures import Failure

@@ -1,7 +1,5 @@
 """GPU locks: two experiments never hold one GPU, a dead one holds none, and CUDA sees only what is held."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import logging

@@ -1,7 +1,5 @@
 """A server that dies, is stopped, or has to move: who brings it back, and whether all find it again."""
 
-from __future__ import annotations
-
 import http.server
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Flow runs that are forked from a process which has imported what they need, and the command that stands for one."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """How services are started and ended."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the reconciler makes of each state of a flow run, of its experiment's folder, and of this host's processes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

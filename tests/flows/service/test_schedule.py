@@ -1,7 +1,5 @@
 """The queue on a real server: submitted once, moved, cancelled, refused with a reason; limits, workers, deployments."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A grid's own worker: started once, unless another worker serves the folder, and ended with the grid."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

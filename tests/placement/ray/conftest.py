@@ -1,7 +1,5 @@
 """What tests of agents in Ray's actors share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What Ray cannot do, or the cluster lacks, is one clear error; and what Ray is asked for."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import threading

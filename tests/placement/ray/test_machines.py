@@ -1,7 +1,5 @@
 """Agents on a cluster of several machines: each on one of them where it fits, with the environment of the run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

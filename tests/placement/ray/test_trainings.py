@@ -1,7 +1,5 @@
 """Agents in Ray's actors: same bits as in one process, also when their processes are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -9,8 +9,6 @@ exists, no other process does. The calls are those of the system (rename, fsync,
 checkpoint) and requests to servers (request), by which flow runs are queued.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import functools

@@ -25,6 +25,7 @@ from flows.runs.experiment import run_experiment
 from hacpo_core.errors import (
     ConfigError,
     DataError,
+    HacpoError,
     LockedError,
     MethodError,
     ModelError,
@@ -64,6 +65,8 @@ def experiment_flow(experiment: str, runs_dir: str) -> list[dict[str, Any]] | St
     own_watcher = _watcher_of_command.get()
     if own_watcher is None:
         ignore_broken_output()
+        for name in ("prefect.engine", "prefect.flow_runs", "prefect.task_runs"):
+            logging.getLogger(name).addFilter(_is_no_traceback_of_ours)
     plan = find_plan(Path(runs_dir), experiment)
     runner = PrefectRunner(plan)
     try:
@@ -112,6 +115,11 @@ def run_flow(flow_to_run: Flow[..., Any], **parameters: Any) -> Any:
         return state.result()
     except (PrefectException, httpx.HTTPError) as error:
         raise ServerError(f"{message}: {first_line(error)}; see `hacpo server status`") from error
+
+
+def _is_no_traceback_of_ours(record: logging.LogRecord) -> bool:
+    """Whether a record is anything but the traceback of an error that the state of the run says in a sentence."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HacpoError))
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:

@@ -18,6 +18,7 @@ from flows.planning.plans import Plan, save_plan
 from flows.runs.results import read_final
 from flows.service.experiment_state import ScheduledRun
 from flows.service.prefect_server import ensure_server
+from flows.service.processes import home_of
 from flows.service.schedule import Schedule
 from tests.experiments_outcome import outcome
 from tests.waiting import wait_until
@@ -96,6 +97,7 @@ def test_grid_with_a_failure_and_a_kill_finishes_without_repeating_a_run(
     assert "1 of 2 experiments done, 1 failed; --run all trains them" in printed
     assert printed.count("StoreError") == 1, "said once"
     assert f"{broken.id}: FAILED" in printed
+    assert "Traceback" not in (home_of(site_dir) / "worker.log").read_text(encoding="utf-8")
     grid = planned(grid_file)
     assert {(c.method, grid.states[c.experiment].state) for c in grid.cells} == {("naive", "done"), ("hacpo", "failed")}
     assert "2 experiments: 1 done, 1 failed" in finish(start(grid_file, "--dry-run"))

@@ -81,7 +81,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def did_you_mean(name: str, names: Collection[str]) -> str:
-    """Hint at similar names, "" if there is none; ends in a question mark."""
+def did_you_mean(name: str, names: Collection[str], *, ending: str = "") -> str:
+    """Hint at similar names, each with an ending, "" if there is none; ends in a question mark."""
     close = difflib.get_close_matches(name, names, n=2)
-    return f"did you mean {' or '.join(close)}?" if close else ""
+    return f"did you mean {' or '.join(found + ending for found in close)}?" if close else ""

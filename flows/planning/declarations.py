@@ -56,7 +56,7 @@ def read_declaration(
         path = files("experiments") / DECLARATION_FOLDERS[kind] / f"{name}.yaml"
     if not path.is_file():
         if is_file_name(name):
-            hint = did_you_mean(path.stem, [file.stem for file in path.parent.glob("*.y*ml")]) or (
+            hint = did_you_mean(path.stem, [file.stem for file in path.parent.glob("*.yaml")], ending=".yaml") or (
                 "correct the path, which is looked for beside the file that names it, then in the working directory"
             )
             raise ConfigError(f"{field or kind}: there is no file {path.absolute()}; {hint}")
@@ -133,15 +133,15 @@ def file_stem(name: str) -> str:
 def with_paths_beside(value: Any, folder: Path) -> Any:
     """The value with each relative path that exists in `folder` replaced by its path there.
 
-    Paths are YAML files, Jinja templates and the models under `path`.
+    Paths are YAML files, Jinja templates, models under `path` and data under `directory`.
 
     Args:
         value: a text, or a list or mapping of such values; other values are returned as they are.
         folder: of the file that the value comes from.
     """
     if isinstance(value, dict):
-        is_model = value.get("path") and (folder / str(value["path"])).exists()
-        beside = {"path": str(folder / value["path"])} if is_model else {}
+        named = {key: folder / str(value[key]) for key in ("path", "directory") if value.get(key)}
+        beside = {key: str(path) for key, path in named.items() if path.exists()}
         return {key: with_paths_beside(item, folder) for key, item in value.items()} | beside
     if isinstance(value, list):
         return [with_paths_beside(item, folder) for item in value]

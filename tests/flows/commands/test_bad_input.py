@@ -102,10 +102,13 @@ def test_changed_data_or_model_is_never_trained_on_under_the_old_id(folders: dic
     check_contents(find_plan(tmp_path / "runs", planned.id))
 
 
-def test_misspelt_name_gets_a_hint() -> None:
+def test_misspelt_name_gets_a_hint(tmp_path: Path) -> None:
     for pair, method, hint in (("tinny", "hacpo", "did you mean tiny"), ("tiny", "hacbo", "did you mean hacpo")):
         with pytest.raises(ConfigError, match=hint):
             compose(pair, method)
+    (tmp_path / "mine.yaml").touch()
+    with pytest.raises(ConfigError, match=r"did you mean mine\.yaml\?"):
+        compose(str(tmp_path / "mne.yaml"), "hacpo")
 
 
 def alone(folder: Path, name: str) -> str:

@@ -254,8 +254,9 @@ def test_what_is_wrong_in_a_grid_is_one_sentence_with_the_field(tmp_path: Path) 
 def test_files_that_a_grid_names_are_looked_for_beside_it_and_a_method_is_listed_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "my_pair.yaml").write_text("extends: tiny\npair: {name: mine}\n", encoding="utf-8")
+    (tmp_path / "own" / "sets").mkdir(parents=True)
+    pair = "extends: tiny\npair: {name: mine}\ndata: {directory: sets}\n"
+    (tmp_path / "own" / "my_pair.yaml").write_text(pair, encoding="utf-8")
     (tmp_path / "own" / "base.yaml").write_text("extends: gspo\n", encoding="utf-8")
     (tmp_path / "own" / "by_path.yaml").write_text("extends: base.yaml\nmethod: {name: short}\n", encoding="utf-8")
     text = "title: own\nentries: [{pairs: [my_pair.yaml], methods: [by_path.yaml]}]\n"
@@ -263,6 +264,7 @@ def test_files_that_a_grid_names_are_looked_for_beside_it_and_a_method_is_listed
     monkeypatch.chdir(tmp_path)
     grid = plan_grid(name, runs_dir=tmp_path / "runs")
     assert {(cell.pair, cell.method) for cell in grid.cells} == {("mine", "short")}
+    assert {plan.config.data.directory for plan in grid.plans.values()} == {str(tmp_path / "own" / "sets")}
 
 
 def test_longest_training_is_submitted_first(small_plan: Callable[..., Plan]) -> None:

@@ -41,11 +41,12 @@ def run_rows(runs: Runs, schedule: ScheduleView) -> list[dict[str, Any]]:
         row: dict[str, Any] = {**dict.fromkeys(COLUMNS), "run": name, "pair": cell.pair, "method": cell.method}
         row |= {"seed": cell.seed, "state": state, "health": (), "differs": differs.get(name, "")}
         if (progress := status.progress) is not None:
+            own_benchmarks = [e.benchmark for e in progress.evaluations if e.step == 0]  # `hacpo evaluate` adds others
             row |= {
                 "health": tuple(dict.fromkeys(finding.rule for finding in progress.open_findings)),
                 "step": progress.step,
                 "reward": _mean(progress.rewards.values()),
-                "accuracy": _mean(scores_of(progress, progress.spent, ()).values()),
+                "accuracy": _mean(scores_of(progress, progress.spent, own_benchmarks).values()),
                 "tokens": progress.total.tokens,
                 "updated": progress.updated_at,
             }

@@ -14,7 +14,7 @@ def list_runs(
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List a runs folder, newest first: id, state, step, each agent's last accuracies, and what tells runs apart."""
+    """List runs, the latest work first: id, state, step, each agent's last accuracies, and what tells runs apart."""
     from flows.records.states import run_records
 
     records = run_records(runs_dir, prefix)

@@ -71,12 +71,11 @@ def experiment_status(root: Path) -> ExperimentStatus:
 
 
 def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:
-    """All runs whose ids have a beginning, newest first: state, steps, and by agent rewards, tokens and accuracies."""
+    """Runs whose ids have a beginning, the latest work first: state, steps; by agent rewards, tokens, accuracies."""
     roots = [path.parent for path in experiments_dir(runs_dir).glob(f"{prefix}*/{CONFIG_FILE}")]
     records: list[dict[str, Any]] = []
-    by_age = sorted(roots, key=lambda root: root.stat().st_mtime, reverse=True)
-    for root in by_age:
-        status = experiment_status(root)
+    statuses = {root: experiment_status(root) for root in roots}
+    for root, status in sorted(statuses.items(), key=lambda entry: _last_work(*entry), reverse=True):
         record = {"id": root.name, "state": status.shown(status.state), "step": 0, "num_steps": None, "accuracy": {}}
         if (p := status.progress) is not None:
             record |= {"pair": p.pair, "method": p.method, "seed": p.seed, "step": p.step, "num_steps": p.num_steps}
@@ -84,8 +83,12 @@ def run_records(runs_dir: Path, prefix: str = "") -> list[dict[str, Any]]:
             agents = dict.fromkeys(e.agent for e in p.evaluations)
             record["accuracy"] = {agent: {e.benchmark: e.value for e in p.latest(agent)} for agent in agents}
         records.append(record | {"reason": status.reason})
-    differs = differing_fields(by_age)
+    differs = differing_fields(roots)
     return [record | {"differs": differs.get(record["id"], "")} for record in records]
+
+
+def _last_work(root: Path, status: ExperimentStatus) -> float:
+    return root.stat().st_mtime if status.progress is None else status.progress.updated_at
 
 
 def differing_fields(roots: Iterable[Path]) -> dict[str, str]:
@@ -113,9 +116,10 @@ def differing_fields(roots: Iterable[Path]) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _fields(file: Path, _version: int) -> dict[str, Any]:
-    """A saved configuration's fields by dotted name; none if it is corrupt."""
+    """A saved configuration's fields by dotted name, without where it runs; none if it is corrupt."""
     try:
-        return flatten(yaml.load(file.read_bytes(), Loader=yaml.CSafeLoader))
+        fields = flatten(yaml.load(file.read_bytes(), Loader=yaml.CSafeLoader))
+        return {name: value for name, value in fields.items() if not name.startswith("runtime.")}
     except (yaml.YAMLError, AttributeError) as error:
         _log.warning("%s is corrupt: %s", file, first_line(error))
         return {}

@@ -33,6 +33,8 @@ def test_run_has_a_panel_per_metric_and_a_line_per_agent(runs_dir: Path) -> None
     first = run_chart(metrics, evaluations(["qwen", "llama"], 20))
     assert first is not None
     assert list(dict.fromkeys(first.table.metric))[:3] == ["accuracy on dev", "reward/mean", "ratio_own/mean"]
+    measured_once = run_chart(metrics, [e for e in evaluations(["qwen", "llama"], 20) if e.step == 20])
+    assert measured_once is not None and "accuracy on dev" not in set(measured_once.table.metric)
     llama = first.table[(first.table.line == "llama") & (first.table.metric == "accuracy on dev")]
     assert (llama["x"].tolist(), llama["value"].tolist()) == ([0, 10, 20], pytest.approx([0.5, 0.525, 0.55]))
     assert svg(first).startswith("<svg")

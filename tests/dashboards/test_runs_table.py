@@ -1,5 +1,6 @@
 """The table of runs: filters, order, updates."""
 
+import json
 import re
 from pathlib import Path
 
@@ -20,6 +21,10 @@ def test_address_filters_and_sorts_and_values_that_are_unknown_come_last(page: T
     (runs_dir / "experiments" / other / "progress.json").unlink()
     begun = write_run(runs_dir, pair="z", step=3, state="missing", last=0.1)
     assert '<span class="badge">interrupted</span>' in page.get(f"/run/{begun}").text
+    progress = runs_dir / "experiments" / hacpo[2] / "progress.json"
+    read = json.loads(progress.read_text(encoding="utf-8"))
+    read["evaluations"] += [e | {"benchmark": "later", "value": 0.0} for e in read["evaluations"] if e["step"]]
+    progress.write_text(json.dumps(read), encoding="utf-8")  # `hacpo evaluate` with a benchmark that is not the run's
     alone = write_run(runs_dir, pair="qwen", method="gspo", agents=("qwen",), last=0.5)
     save_grid(runs_dir, GridRecord("g", "A grid", "plain", ["dev"], [GridCell("tiny", "gspo", "", 0, "qwen", alone)]))
     everything = [gspo, *hacpo, other, alone, begun]

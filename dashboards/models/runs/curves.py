@@ -1,6 +1,7 @@
 """Curves of a run's metrics, read from its step store; digests are checked, and each file is parsed once."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -64,7 +65,9 @@ def run_chart(metrics: StepMetrics, evaluations: Sequence[Evaluation], area: str
     What is not finite is a gap; None if nothing was measured.
     """
     names = folded_areas(metrics).get(area, []) if area else FIRST_METRICS
-    rows = [] if area else [(f"accuracy on {e.benchmark}", e.agent, e.step, e.value) for e in evaluations]
+    num_steps = Counter(benchmark for benchmark, _ in {(e.benchmark, e.step) for e in evaluations})
+    scores = [e for e in evaluations if num_steps[e.benchmark] > 1 and not area]  # one point is no curve
+    rows = [(f"accuracy on {e.benchmark}", e.agent, e.step, e.value) for e in scores]
     rows += [row for name in names for row in _rows(metrics, name)]
     rows = sorted((row for row in rows if math.isfinite(row[3])), key=lambda row: row[2])
     if not rows:

@@ -30,7 +30,8 @@ def grid(
     seeds: Seeds = None,
     hardware: GridHardware = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="experiments at a time; default: one per GPU, without GPUs one per core")
+        int | None,
+        typer.Option(min=1, help="experiments at a time; default: by GPUs, or cores / engine.num_threads (auto: 1)"),
     ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="only submit the experiments; do not wait")] = False,
     runs_dir: RunsDir = Path("runs"),

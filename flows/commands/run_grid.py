@@ -80,7 +80,7 @@ def run_grid(
             submit(plans_to_run, _schedule(runs_dir))
             print(f"{experiments_text(len(plans_to_run))} in the queue; start `hacpo worker` to train")
             return
-        print(f"{experiments_text(len(awaited_plans))}, {number} at a time; bars appear with the first steps")
+        print(f"{experiments_text(len(awaited_plans))}, {number} at a time; the first steps take a moment")
         _train(awaited_plans, runs_dir, num_slots=number)
         grid = make_plan()
     _show_results(grid, runs_dir, begun_at=begun_at)

@@ -33,7 +33,8 @@ def train(
 def resume(
     experiment: ExperimentId,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="more than a complete run has; a run of its own goes on from its end")
+        int | None,
+        typer.Option(min=1, help="more than a complete run has, which was trained with checkpoint.keep_optimizer=true"),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:

@@ -57,7 +57,7 @@ def _cost_text(cost: CostEstimate, grid: GridPlan) -> str:
     hours = "hours unknown"
     if cost.busy_hours is not None:
         hours = f"{cost.occupied_hours:,.1f} {device}-hours occupied, {cost.busy_hours:,.1f} of them busy"
-    basis = "at most: every response at its limit, since no rates are stated" if rates is None else rates.source
+    basis = "no rates are stated, so tokens are those of responses at their limits" if rates is None else rates.source
     return (
         f"{experiments_text(cost.experiments)}, {cost.rollouts:,} rollouts, "
         f"{cost.evaluation_responses:,} evaluation responses, "

@@ -36,6 +36,6 @@ def check_space(config: ExperimentConfig, shapes: Mapping[str, ModelShape], root
     needed = space.one if (root / "checkpoints").is_dir() else space.training
     if needed > free:
         raise CapacityError(
-            f"{root}: its checkpoints need {needed:.1f} GiB more, but the disk has {free:.1f}; free some space, or set "
+            f"{root}: its checkpoints need {needed:.2f} GiB more, but the disk has {free:.2f}; free some space, or set "
             "runtime.runs_dir to a folder of another disk"
         )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+from omegaconf import OmegaConf
 
 from flows.planning.compose import benchmark
 from flows.planning.declarations import file_stem
@@ -38,10 +39,11 @@ def with_benchmarks(plan: Plan, names: Sequence[str]) -> Plan:
         ConfigError: a benchmark is not declared, is declared twice, or its declaration is inconsistent.
     """
     own_benchmarks = plan.config.evaluate.benchmarks
+    own_names = OmegaConf.create({"evaluate": {"benchmarks": {name: {} for name in own_benchmarks}}})
     benchmarks: dict[str, BenchmarkConfig] = {} if names else own_benchmarks
     for source in names:
         name = file_stem(source)
-        declaration = own_benchmarks[source] if source in own_benchmarks else benchmark(source)
+        declaration = own_benchmarks[source] if source in own_benchmarks else benchmark(source, [own_names])
         if declaration != {**benchmarks, **own_benchmarks}.get(name, declaration):
             owner = plan.id if name in own_benchmarks else "another of these files"
             raise ConfigError(

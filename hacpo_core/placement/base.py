@@ -155,7 +155,7 @@ class Placement:
         self._make_room(name)
         agent = self._agents.get(name)
         if agent is None or agent.is_dirty or agent.version > version:
-            _log.warning("restoring agent %s to weights version %d", name, version)
+            _log.info("restoring agent %s to weights version %d", name, version)
             del agent  # free its memory
             if name in self._agents:
                 self._agents.pop(name).close()

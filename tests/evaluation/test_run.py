@@ -198,6 +198,8 @@ def test_other_declaration_under_a_name_of_the_experiment_is_refused(
     (tmp_path / "two" / "mine.yaml").write_text("{kind: arithmetic, limit: 6}", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"{planned.id} declares it differently than .*; give the file another"):
         with_benchmarks(planned, [str(tmp_path / "test.yaml")])
+    with pytest.raises(ConfigError, match="did you mean test"):
+        with_benchmarks(planned, ["tst"])
     with pytest.raises(ConfigError, match=r"another of these files declares it differently than .*two/mine.yaml"):
         with_benchmarks(planned, [str(tmp_path / folder / "mine.yaml") for folder in ("one", "two")])
 
@@ -255,7 +257,7 @@ def test_what_was_never_evaluated_is_one_clear_error(small_plan: Callable[..., P
         benchmark_samples(planned, "dev", 3)
     with pytest.raises(ConfigError, match=r"--step: got 1, but .* is trained up to step 0; choose 0 to 0"):
         run_evaluation(with_benchmarks(planned, []), 1, DirectRunner())
-    with pytest.raises(ConfigError, match=r"evaluate: got 'maths', expected one of aime2025"):
+    with pytest.raises(ConfigError, match=r"evaluate: got 'maths', expected one of test, aime2025"):
         with_benchmarks(planned, ["maths"])
 
 

@@ -158,6 +158,7 @@ def test_agent_whose_sampler_failed_is_restored_before_it_works_again(
     small_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its engine may have stopped: vLLM's is closed by the failure, so that a retry with the same agent cannot work."""
+    caplog.set_level("INFO")
     words = ("train.num_steps=2", "evaluate.during=[]", "evaluate.final=[]")
     planned = small_plan("hacpo", *words)
     run_experiment(planned, DirectRunner())

@@ -38,15 +38,18 @@ class Gmpo(Objective):
         """Surrogate of own rows."""
         log_ratio_BT = algo.ratios.token_log_ratio(logprob_BT, rows.old_logprob_BT)
 
+        def share(is_counted_BT: Tensor) -> Tensor:
+            return algo.ratios.masked_mean(is_counted_BT.to(logprob_BT.dtype), rows.mask_BT)
+
         ratio_B, stopped_BT = algo.objectives.geometric_ratio(
             log_ratio_BT, rows.weighted_advantage_B, rows.mask_BT, low=self.log_low, high=self.log_high
         )
         return Surrogate(
             value_B=ratio_B * rows.weighted_advantage_B,
             ratio_B=algo.ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B),
-            stopped_share_B=algo.ratios.masked_mean(stopped_BT, rows.mask_BT),
+            stopped_share_B=share(stopped_BT),
             floor_B=ratio_B.new_full(ratio_B.shape, math.exp(-self.log_low)),
             ceiling_B=ratio_B.new_full(ratio_B.shape, math.exp(self.log_high)),
-            below_share_B=algo.ratios.masked_mean(log_ratio_BT < -self.log_low, rows.mask_BT),
-            above_share_B=algo.ratios.masked_mean(log_ratio_BT > self.log_high, rows.mask_BT),
+            below_share_B=share(log_ratio_BT < -self.log_low),
+            above_share_B=share(log_ratio_BT > self.log_high),
         )

@@ -61,12 +61,15 @@ class TokenLevel(Objective):
         ratio_B = ratios.sequence_ratio(logprob_BT, rows.mask_BT, rows.old_mean_logprob_B)
         ratio_BT = ratios.token_ratio(logprob_BT.detach(), rows.old_logprob_BT)
 
+        def share(is_counted_BT: Tensor) -> Tensor:
+            return ratios.masked_mean(is_counted_BT.to(logprob_BT.dtype), rows.mask_BT)
+
         return Surrogate(
             value_B=(value_BT * rows.mask_BT).sum(dim=1),
             ratio_B=ratio_B,
-            stopped_share_B=ratios.masked_mean(stopped_BT, rows.mask_BT),
+            stopped_share_B=share(stopped_BT),
             floor_B=ratio_B.new_full(ratio_B.shape, bounds.floor),
             ceiling_B=ratio_B.new_full(ratio_B.shape, bounds.ceiling),
-            below_share_B=ratios.masked_mean(ratio_BT < bounds.floor, rows.mask_BT),
-            above_share_B=ratios.masked_mean(ratio_BT > bounds.ceiling, rows.mask_BT),
+            below_share_B=share(ratio_BT < bounds.floor),
+            above_share_B=share(ratio_BT > bounds.ceiling),
         )

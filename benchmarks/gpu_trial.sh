@@ -7,6 +7,7 @@
 #   HARDWARE  hardware file; default: one_gpu_vllm, one_gpu without vLLM, cpu without a GPU
 #   PARTS     parts to run; default: all
 #   TOTAL_S   limit of all parts together, s
+#   FACTOR    of all limits, a whole number, for a slow machine
 #   WORDS     further section.field=value of the parts that train, such as engine.vllm.enforce_eager=true, which leaves out
 #             the CUDA graphs of a vLLM engine, whose start took over 45 s on one machine
 set -uo pipefail
@@ -14,7 +15,8 @@ cd "$(dirname "$0")/.."
 results=${1:-gpu_trial.txt}
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
 parts=${PARTS:-passes compiled new_rows new_rows_without_cudnn profile doctor memory replay pair trl}
-total=${TOTAL_S:-600}
+factor=${FACTOR:-1}
+total=$((${TOTAL_S:-600} * factor))
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONUNBUFFERED=1
 choose='import importlib.util as i, torch
 print("cpu" if not torch.cuda.is_available() else "one_gpu_vllm" if i.find_spec("vllm") else "one_gpu")'
@@ -25,7 +27,7 @@ errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
 
 part() { # name, limit in seconds, command: runs it within what is left of the whole
-    local name=$1 limit=$2 left=$((total - SECONDS)) started=$SECONDS status
+    local name=$1 limit=$(($2 * factor)) left=$((total - SECONDS)) started=$SECONDS status
     shift 2
     [[ " $parts " == *" $name "* ]] || return 0
     limit=$((limit < left ? limit : left))

@@ -119,10 +119,15 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
-        server = find_server(runs_dir)
-        if server is None or not _comes_up(server, limit_s=_SILENCE_LIMIT_S):
-            server = _start(home)
-        return server
+        return _healthy(runs_dir)
+
+
+def _healthy(runs_dir: Path) -> PrefectServer:
+    """`ensure_server` for a caller that holds the lock."""
+    server = find_server(runs_dir)
+    if server is None or not _comes_up(server, limit_s=_SILENCE_LIMIT_S):
+        server = _start(home_of(runs_dir))
+    return server
 
 
 def end_when_idle(runs_dir: Path, idle_s: float | None) -> None:
@@ -162,8 +167,9 @@ def keep_server(runs_dir: Path, is_over: threading.Event) -> None:
     inode = inode_of(home)
     while not is_over.wait(KEEP_EVERY_S) and inode_of(home) == inode:
         try:
-            if not (_record(home).read() or {}).get(_STOPPED):
-                ensure_server(runs_dir)
+            with _locked(home):
+                if not (_record(home).read() or {}).get(_STOPPED):
+                    _healthy(runs_dir)
         except (ServerError, OSError) as error:
             _log.warning("%s", error)
 

@@ -103,9 +103,9 @@ class Rank:
         share = share_of(specs, self._rank, self._ranks)
         return self._at(version).sample(share, step=step, purpose=purpose, problems=distinct_problems(specs))
 
-    def run(self, version: int, method: str, *arguments: Any, **options: Any) -> Any:
-        """Result of the agent's method, called with weights of `version`; only rank 0 returns it."""
-        result = getattr(self._at(version), method)(*arguments, **options)
+    def run(self, weights_version: int, method: str, *arguments: Any, **options: Any) -> Any:
+        """Result of the agent's method, called with weights of this version; only rank 0 returns it."""
+        result = getattr(self._at(weights_version), method)(*arguments, **options)
         return result if self._rank == 0 else None
 
     def save(self, version: int, folder: Path) -> dict[str, Any]:

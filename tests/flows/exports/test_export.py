@@ -98,8 +98,7 @@ def test_exported_model_has_the_logits_of_the_agent_in_the_checkpoint(trained: P
 def test_last_checkpoint_is_exported_unless_a_step_is_named(trained: Plan, tmp_path: Path) -> None:
     last = export_agent(trained, "qwen", tmp_path / "last")
     earlier = export_agent(trained, "qwen", tmp_path / "earlier", step=1)
-    assert last.step == 2
-    assert last.digest == read_final(trained.root).digests["qwen"] != earlier.digest
+    assert (last.step, earlier.step) == (2, 1)
     one, other = (load_file(done.folder / "model.safetensors") for done in (last, earlier))
     assert any(not torch.equal(one[name], other[name]) for name in one)
 

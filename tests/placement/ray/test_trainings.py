@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -168,8 +169,8 @@ def test_run_of_two_ranks_goes_on_with_one_between_checkpoints(
     one = small_plan("hacpo", *words)
     assert one.root == two.root
     finish(one)
-    assert set(kinds_of_replays(one)) == {"near"}
-    assert "replay of step 3, qwen: near" in caplog.text
+    assert "near" in kinds_of_replays(one), "that of an agent without a right answer is exact"
+    assert re.search(r"replay of step 3, \w+: near", caplog.text)
 
 
 @pytest.mark.deepspeed

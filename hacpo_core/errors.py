@@ -82,6 +82,6 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, names: Collection[str], *, ending: str = "") -> str:
-    """Hint at similar names, each with an ending, "" if there is none; ends in a question mark."""
+    """Hint at similar names, with `ending` behind each; "" if there is none. It ends in a question mark."""
     close = difflib.get_close_matches(name, names, n=2)
     return f"did you mean {' or '.join(found + ending for found in close)}?" if close else ""

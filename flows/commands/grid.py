@@ -31,7 +31,10 @@ def grid(
     hardware: GridHardware = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="experiments at a time; default: by GPUs, or cores / engine.num_threads (auto: 1)"),
+        typer.Option(
+            min=1,
+            help="experiments at a time; default: one per GPU; without GPUs cores / engine.num_threads, 1 with auto",
+        ),
     ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="only submit the experiments; do not wait")] = False,
     runs_dir: RunsDir = Path("runs"),

@@ -116,7 +116,7 @@ def differing_fields(roots: Iterable[Path]) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _fields(file: Path, _version: int) -> dict[str, Any]:
-    """A saved configuration's fields by dotted name, without where it runs; none if it is corrupt."""
+    """A saved configuration's fields by dotted name, without those of `runtime`; none if it is corrupt."""
     try:
         fields = flatten(yaml.load(file.read_bytes(), Loader=yaml.CSafeLoader))
         return {name: value for name, value in fields.items() if not name.startswith("runtime.")}

@@ -118,7 +118,7 @@ def run_flow(flow_to_run: Flow[..., Any], **parameters: Any) -> Any:
 
 
 def _is_no_traceback_of_ours(record: logging.LogRecord) -> bool:
-    """Whether a record is anything but the traceback of an error that the state of the run says in a sentence."""
+    """Whether a record is anything but Prefect's traceback of a HacpoError, whose sentence is in the run's state."""
     return not (record.exc_info and isinstance(record.exc_info[1], HacpoError))
 
 

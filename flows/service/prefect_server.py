@@ -119,10 +119,10 @@ def ensure_server(runs_dir: Path) -> PrefectServer:
     home = home_of(runs_dir)
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
-        return _healthy(runs_dir)
+        return _healthy_server(runs_dir)
 
 
-def _healthy(runs_dir: Path) -> PrefectServer:
+def _healthy_server(runs_dir: Path) -> PrefectServer:
     """`ensure_server` for a caller that holds the lock."""
     server = find_server(runs_dir)
     if server is None or not _comes_up(server, limit_s=_SILENCE_LIMIT_S):
@@ -169,7 +169,7 @@ def keep_server(runs_dir: Path, is_over: threading.Event) -> None:
         try:
             with _locked(home):
                 if not (_record(home).read() or {}).get(_STOPPED):
-                    _healthy(runs_dir)
+                    _healthy_server(runs_dir)
         except (ServerError, OSError) as error:
             _log.warning("%s", error)
 

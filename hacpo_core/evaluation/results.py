@@ -134,9 +134,9 @@ def health_values(result: EvaluationResult, config: ExperimentConfig) -> dict[st
 
 
 def team_accuracies(root: Path, config: ExperimentConfig, benchmark: str) -> Mapping[int, float]:
-    """Mean accuracy of all agents by step, after which the training evaluates the benchmark.
+    """Mean accuracy of all agents after each step at which the training evaluates the benchmark.
 
-    Steps that lack an agent are left out, and so is what `hacpo evaluate` measured after other steps.
+    Steps that lack an agent are left out, as is what `hacpo evaluate` measured after other steps.
     """
     by_step: dict[int, list[float]] = {}
     for result in intact_results(root):

@@ -48,10 +48,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """An agent's model in a checkpoint: a Hugging Face model folder.
-
-    `files` are the SHA-256 digests of the model's files by name, without the optimizer's.
-    """
+    """An agent's model in a checkpoint: a Hugging Face folder, and the SHA-256 digests of its files by name."""
 
     step: int
     folder: Path

@@ -61,6 +61,7 @@ for command in (
     reference.methods,
     reference.health,
     runs.delete,
+    runs.clean,
     runs.evaluate,
     runs.export,
     runs.samples,

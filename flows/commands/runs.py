@@ -1,4 +1,4 @@
-"""`hacpo list`, `samples`, `evaluate`, `export`, `audit-verifier`, `sync` and `delete`: commands for made runs."""
+"""`hacpo list`, `samples`, `evaluate`, `export`, `audit-verifier`, `sync`, `delete`, `clean`: for made runs."""
 
 import json
 from pathlib import Path
@@ -128,3 +128,13 @@ def delete(
 
     num_bytes = delete_experiment(runs_dir, experiment)
     print(f"deleted {experiment}: {num_bytes / 1e6:,.1f} MB are free again")
+
+
+def clean(runs_dir: RunsDir = Path("runs")) -> None:
+    """Delete made models that no run begins with, and what interrupted deletions left."""
+    from flows.planning.plans import unused_folders
+    from flows.records.files import delete_folder
+
+    folders = unused_folders(runs_dir)
+    num_bytes = sum(delete_folder(runs_dir, folder) for folder in folders)
+    print(f"deleted {len(folders)} folders: {num_bytes / 1e6:,.1f} MB are free again")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -194,6 +194,20 @@ def initial_models(config: ExperimentConfig) -> dict[str, InitialModel]:
         )
         for name, agent in config.pair.agents.items()
     }
+
+
+def unused_folders(runs_dir: Path) -> list[Path]:
+    """Models that no run begins with, and what interrupted deletions left.
+
+    Raises:
+        ConfigError: the configuration of a run cannot be read.
+    """
+    used: set[Path] = set()
+    for experiment in experiment_ids(runs_dir):
+        for model in initial_models(find_plan(runs_dir, experiment).config).values():
+            with suppress(ModelError, DataError):  # of what it is made is gone, so the run cannot go on
+                used |= {model.base_folder, model.folder}
+    return sorted({*(runs_dir / "models").glob("[!.]*"), *(runs_dir / "deleted").glob("*")} - used)
 
 
 def contents_of(config: ExperimentConfig) -> dict[str, str]:

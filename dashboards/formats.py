@@ -10,11 +10,11 @@ DASH = "—"
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds, coarsely so that the text changes rarely: "40 s", "12 min", "3.5 h", "4.0 days"."""
+    """Format seconds: "1.3 s", "40 s", "12 min", "3.5 h", "4.0 days"."""
     if seconds is None or math.isnan(seconds):
         return "unknown"
     if seconds < 90:
-        return f"{10 * math.ceil(seconds / 10)} s" if seconds > 0 else "0 s"
+        return f"{seconds:.1f} s" if 0 < seconds < 9.95 else f"{seconds:.0f} s"
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

@@ -52,12 +52,13 @@ class Comparer:
         self._benchmarks = runs.record.benchmarks
         self.columns = (*self._benchmarks, *([AVERAGE] if len(self._benchmarks) > 1 else []))
 
-    def _teams(self, variants: Sequence[Variant], agents: Sequence[str]) -> list[list[AgentRun]]:
-        """Runs of these agents, of each seed that has them all."""
+    def _teams(self, variants: Sequence[Variant], agents: Sequence[str]) -> list[tuple[int, list[AgentRun]]]:
+        """Seed and runs of these agents, of each variant and seed that has them all."""
         teams = []
         for variant in variants:
             cells = [self._cells.get((agent, variant), {}) for agent in agents]
-            teams += [[by_seed[seed] for by_seed in cells] for seed in sorted(set.intersection(*map(set, cells)))]
+            seeds = sorted(set.intersection(*map(set, cells)))
+            teams += [(seed, [by_seed[seed] for by_seed in cells]) for seed in seeds]
         return teams
 
     @cached_property
@@ -73,19 +74,20 @@ class Comparer:
         name = agents[0] if len(agents) == 1 else TOGETHER
         is_before = variant.method == BEFORE
         planned = self._teams(self.variants if is_before else (variant,), agents)
-        teams = [team for team in planned if is_before or all(run.last is not None for run in team)]
+        teams = [(n, team) for n, team in planned if is_before or all(run.last is not None for run in team)]
         figures = []
         for column in self.columns:
             benchmarks = self._benchmarks if column == AVERAGE else (column,)
-            values = [
-                statistics.fmean(run.value(0 if is_before else run.last, benchmarks) for run in team) for team in teams
-            ]
-            values = [value for value in values if not math.isnan(value)]
+            by_seed = {
+                seed: statistics.fmean(run.value(0 if is_before else run.last, benchmarks) for run in team)
+                for seed, team in teams
+            }
+            values = [value for value in by_seed.values() if not math.isnan(value)]
             if is_before and values:  # the same initial model in all runs, so there is no variation over seeds
                 values = [statistics.fmean(values)]
             paper = None if variant.label else paper_values.get((self.pair, name, variant.method, column))
             figures.append(Figure(summarize(values) if values else None, paper))
-        spent = [[run.spent(run.last) for run in team] for team in teams if not is_before]
+        spent = [[run.spent(run.last) for run in team] for _, team in teams if not is_before]
         costs = [Spent.sum(part for part in parts if part) for parts in spent if None not in parts]
         return TableLine(
             agent=name,

@@ -14,7 +14,7 @@ from flows.grids.show import SELECTED, Selection, count_experiments, experiments
 from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
-from flows.records.gridfile import save_grid
+from flows.records.gridfile import recorded_seeds, save_grid
 from flows.records.mlflow_address import STATE_FILE, mark_unsent
 from flows.records.progress import read_progress
 from flows.records.states import experiment_status
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_grid(
-    make_plan: Callable[[], GridPlan],
+    make_plan: Callable[..., GridPlan],
     runs_dir: Path,
     selection: Selection = "missing",
     *,
@@ -47,7 +47,7 @@ def run_grid(
     A running worker of this folder trains them, or else a worker started for this call.
 
     Args:
-        make_plan: plans the grid, before and after the training.
+        make_plan: plans the grid, before and after the training; takes other `seeds`.
         runs_dir: folder of all runs.
         selection: which experiments; complete ones are never run again.
         num_workers: experiments at a time, of the worker that is started.
@@ -83,7 +83,7 @@ def run_grid(
         print(f"{experiments_text(len(awaited_plans))}, {number} at a time; the first steps take a moment")
         _train(awaited_plans, runs_dir, num_slots=number)
         grid = make_plan()
-    _show_results(grid, runs_dir, begun_at=begun_at)
+    _show_results(grid, with_recorded_seeds(grid, make_plan, runs_dir), runs_dir, begun_at=begun_at)
     _raise_unless_complete(grid)
 
 
@@ -96,15 +96,21 @@ def _check_num_workers(num_workers: int | None, runs_dir: Path) -> None:
         )
 
 
-def _show_results(grid: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
-    """Write the report, and print the results and the addresses of report, page, Prefect and MLflow."""
+def with_recorded_seeds(grid: GridPlan, make_plan: Callable[..., GridPlan], runs_dir: Path) -> GridPlan:
+    """The grid with all seeds that were ever asked of it, as its page shows it."""
+    seeds = recorded_seeds(runs_dir, grid.name) | set(grid.config.seeds)
+    return make_plan(seeds=sorted(seeds)) if len(seeds) > len(grid.config.seeds) else grid
+
+
+def _show_results(grid: GridPlan, whole: GridPlan, runs_dir: Path, *, begun_at: float) -> None:
+    """Print a grid's results and the addresses of report, page, Prefect and MLflow; report it with all its seeds."""
     from dashboards.report import read_results, write_report  # imports vl-convert, not needed to show or submit a grid
 
     table = grid_table(grid.record, runs_dir)
     brief = "No experiment is complete." if table.empty else format_table(_brief(table, grid.config.report.benchmarks))
     print(f"\n{brief}", flush=True)
-    report = write_report(read_results(grid), runs_dir / "reports" / grid.report_name)
-    sync(runs_dir, grid.plans, [grid.record], report.sentences, grid.plans)
+    report = write_report(read_results(whole), runs_dir / "reports" / whole.name)
+    sync(runs_dir, whole.plans, [whole.record], report.sentences, whole.plans)
     for plan in grid.plans.values():
         progress = read_progress(plan.root)
         for finding in progress.open_findings if progress is not None else ():

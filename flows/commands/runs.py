@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated
 
 import typer
@@ -32,7 +33,8 @@ def list_runs(
             for agent, by_benchmark in record["accuracy"].items()
         )
         differs = f"  [{record['differs']}]" if record["differs"] else ""
-        text = f"{figures or record['reason']}{differs}"
+        text = record["reason"] if record["state"] == "failed" or not figures else figures
+        text = shorten(text, 140, placeholder=" ...") + differs
         print(f"{record['id']:<{width}}  {record['state']:<11} {steps:>9}  {text}".rstrip())
 
 
@@ -62,11 +64,13 @@ def evaluate(
 ) -> None:
     """Evaluate an experiment's agents on benchmarks; an interrupted call is resumed."""
     from flows.planning.plans import find_plan
+
+    found = find_plan(runs_dir, experiment)  # before torch is loaded
     from flows.runs.display import TerminalWatcher, format_table
     from flows.runs.evaluate import run_evaluation, with_benchmarks
     from hacpo_core.phases.runner import DirectRunner
 
-    plan = with_benchmarks(find_plan(runs_dir, experiment), benchmarks.split(",") if benchmarks else [])
+    plan = with_benchmarks(found, benchmarks.split(",") if benchmarks else [])
     with TerminalWatcher(plan.id) as watcher:
         frame = run_evaluation(plan, step, DirectRunner(), watcher)
     print(format_table(frame))

@@ -5,6 +5,7 @@ all pairs with that agent share: the 60 rows of the paper's Tables 1 and 7 need 
 """
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,12 +91,11 @@ class GridPlan:
     """A grid's cells in the order of its file, and their experiments and states by id."""
 
     name: str
+    """that of its file, and the overrides that change what it trains"""
     config: GridConfig
     cells: list[GridCell]
     plans: dict[str, Plan]
     states: dict[str, ExperimentState]
-    report_name: str
-    """folder of its report: its name, and seeds other than those of its file"""
 
     @property
     def record(self) -> GridRecord:
@@ -172,15 +172,15 @@ def plan_grid(
         for key, part in zip(keys, parts, strict=True):
             (part_plan, state), names = items[key], (composed.pair.name, title, entry.label or "", part.seed)
             unavailable = state.reason if state.state == "unavailable" else ""
+            settings = experiment_id(dataclasses.replace(part, seed=0), part_plan.contents or {})
             for agent in part.pair.agents:
-                _enter(cells, GridCell(*names, agent, part_plan.id, unavailable))
+                _enter(cells, GridCell(*names, agent, part_plan.id, unavailable, settings))
     plans = {plan.id: plan for plan, _ in items.values()}
     states = {plan.id: state for plan, state in items.values()}
     _check_layout(config.report, {benchmark for plan in plans.values() for benchmark in plan.config.evaluate.final})
-    own_name = file_stem(name)
-    is_other = seeds is not None and list(seeds) != load_grid(name).seeds
-    report_name = "-".join([own_name, "seeds", *map(str, config.seeds)]) if is_other else own_name
-    return GridPlan(own_name, config, list(cells.values()), plans, states, report_name)
+    changes = [word for word in overrides if not word.startswith(("runtime.", "tracking."))]
+    own_name = "-".join([file_stem(name), *(re.sub(r"[^\w.=+]", "_", word) for word in changes)])[:200]
+    return GridPlan(own_name, config, list(cells.values()), plans, states)
 
 
 def _enter(cells: dict[tuple[Any, ...], GridCell], cell: GridCell) -> None:

@@ -1,6 +1,7 @@
 """Record of each planned grid, stored beside the runs, so that the dashboard need not plan it again."""
 
 import fcntl
+import logging
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from pydantic import TypeAdapter
 
 from flows.records.files import read_record
 from hacpo_core.files import write_errors, write_json
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +26,23 @@ class GridCell:
     experiment: str
     unavailable: str = ""
     """why it cannot be run on this machine; empty if it can"""
+    settings: str = ""
+    """digest of its experiment's settings but for the seed"""
+
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        """Pair, method, label and agent: its row of the table."""
+        return self.pair, self.method, self.label, self.agent
 
     @property
     def key(self) -> tuple[str, str, str, int, str]:
-        """Pair, method, label, seed and agent: where it is in the table."""
+        """Its row and seed: where it is in the table."""
         return self.pair, self.method, self.label, self.seed, self.agent
 
 
 @dataclass(frozen=True, slots=True)
 class GridRecord:
-    """Everything that was asked of a grid; of two experiments for one cell, the later."""
+    """Everything that was asked of a grid; of a row with other settings than before, only what was asked since."""
 
     name: str
     title: str
@@ -51,7 +61,7 @@ def _folder(runs_dir: Path) -> Path:
 
 
 def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
-    """Store a grid's record, with the cells of earlier ones that this one does not ask for.
+    """Store a grid's record, with the earlier cells of its rows, which are logged and left out if settings differ.
 
     Returns:
         ids of the experiments that are new in the record.
@@ -66,10 +76,19 @@ def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = read_record(path, _GRID) or replace(record, cells=[])
-        keys = {cell.key for cell in record.cells}
-        cells = [*record.cells, *(cell for cell in before.cells if cell.key not in keys)]
-        write_json(path, asdict(replace(record, cells=cells)))
+        keys, settings = {cell.key for cell in record.cells}, {cell.row: cell.settings for cell in record.cells}
+        others = [cell for cell in before.cells if cell.key not in keys]
+        kept = [cell for cell in others if settings.get(cell.row, cell.settings) == cell.settings]
+        if len(kept) < len(others):
+            message = "grid %s: %d cells of other seeds have other settings or code and left the grid; train them again"
+            _log.warning(message, record.name, len(others) - len(kept))
+        write_json(path, asdict(replace(record, cells=[*record.cells, *kept])))
     return frozenset(cell.experiment for cell in record.cells) - {cell.experiment for cell in before.cells}
+
+
+def recorded_seeds(runs_dir: Path, name: str) -> set[int]:
+    """All seeds of a grid's record; empty if there is none."""
+    return {cell.seed for record in read_grids(runs_dir) if record.name == name for cell in record.cells}
 
 
 def read_grids(runs_dir: Path) -> list[GridRecord]:

@@ -46,6 +46,8 @@ def errors_of(owner: str) -> Iterator[None]:
             raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{last.filename}, line {last.lineno}"
+        if last.filename == __file__:
+            where = "what it returned is of another type than its base class says"
         raise MethodError(f"{owner}: {type(error).__name__}: {error} ({where}); fix the class") from error
 
 

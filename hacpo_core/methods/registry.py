@@ -121,10 +121,12 @@ def _user_class(field: str, name: str, base: type[MethodPart], shipped: Collecti
     try:
         source = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"{field}: {name} cannot be imported ({type(error).__name__}: {error}); put the folder of "
-            f"{module.partition('.')[0]} on PYTHONPATH, or name a class of an importable module"
-        ) from error
+        remedy = f"fix {module}"
+        if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+            remedy = (
+                f"put the folder of {module.partition('.')[0]} on PYTHONPATH, or name a class of an importable module"
+            )
+        raise ConfigError(f"{field}: {name} cannot be imported ({type(error).__name__}: {error}); {remedy}") from error
     implementation = getattr(source, attribute, None)
     if implementation is None:
         hint = did_you_mean(attribute, dir(source))

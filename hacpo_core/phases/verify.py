@@ -71,6 +71,6 @@ def check_scored(
             f"{place}: {num_unscored} of {total} responses are unscored, expected not all and at most "
             f"verifier.max_unscored_fraction={max_fraction} of them (first reason: "
             f"{next(filter(None, reasons), 'none given')}); resume to try again, fix the reward function, or "
-            "start a new experiment with a larger verifier.timeout_s or reward.timeout_s"
+            "raise verifier.max_unscored_fraction, verifier.timeout_s or reward.timeout_s in a new experiment"
         )
     return num_unscored_here

@@ -205,9 +205,14 @@ def test_own_reward_is_mixed_with_the_verdict_and_may_leave_responses_unscored(s
     assert 0 < len(share) < 16
 
 
-def test_class_that_is_no_implementation_is_refused(small_plan: Callable[..., Plan]) -> None:
+def test_class_that_is_no_implementation_is_refused(
+    small_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "torn.py").write_text("1 / 0", encoding="utf-8")
     for word, message in {
         "method.plan.name=nowhere:Nothing": r"nowhere:Nothing cannot be imported .*; put the folder of nowhere on PYTH",
+        "method.plan.name=torn:Torn": r"torn:Torn cannot be imported \(ZeroDivisionError: .* by zero\); fix torn$",
         "method.plan.name=nothing": r"got 'nothing', expected one of every_problem, dynamic_sampling, step_search",
         "method.plan.name=tests.plugins:RunningMean": r"method.plan.name: .* is not of class SamplingPlan; derive a",
         "method.estimate.name=hacpo_core.methods.estimate:Estimator": "lacks estimate; implement it",
@@ -246,7 +251,7 @@ def one_row_twice(history: Any) -> Any:
 
 WRONG: dict[str, list[tuple[str, Any, str]]] = {
     "estimate:NonsenseShape": [
-        ("returned", None, "shape: TypeError: 'NoneType' object is not iterable"),
+        ("returned", None, r"shape: TypeError: 'NoneType' object is not iterable \(what it returned is of another"),
         ("returned", {"qwen": np.ones(3)}, r"rewards of qwen is float64 of shape \(3,\), expected 16 floats"),
     ],
     "estimate:Nonsense": [

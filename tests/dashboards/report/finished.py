@@ -128,4 +128,4 @@ def grid_of(
     config = GridConfig("A grid", [GridEntry([pair], ["hacpo"])], seeds=seeds, report=ReportConfig(**report))
     states = {p.id: ExperimentState("done", "") for p in plans}
     states |= {cell.experiment: state for cell, state in extra.items()}
-    return GridPlan("grid", config, [*cells, *extra], {p.id: p for p in plans}, states, "grid")
+    return GridPlan("grid", config, [*cells, *extra], {p.id: p for p in plans}, states)

@@ -364,7 +364,7 @@ def test_command_page_report_and_mlflow_say_the_same(
     save_grid(tmp_path, grid.record)
     shutil.copy(empty_tracking, tmp_path / "mlflow.db")
     monkeypatch.setattr("flows.runs.tracking._sync_lacking", lambda *_: False)  # of trainings alone
-    _show_results(grid, tmp_path, begun_at=0.0)
+    _show_results(grid, grid, tmp_path, begun_at=0.0)
     printed = capsys.readouterr().out
     sentences = [line for line in printed.splitlines() if " after Holm" in line]
     assert len(sentences) == 2 and sentences == printed.splitlines()[-2:]

@@ -186,10 +186,16 @@ def test_worker_of_a_grid_trains_as_many_at_a_time_as_the_gpus_hold(
     assert default_workers(list(plan_grid("demo", runs_dir=tmp_path, overrides=words).plans.values())) == 1
 
 
-def test_report_of_other_seeds_has_a_folder_of_its_own(small_models: Path, tmp_path: Path) -> None:
-    grid = small_grid(small_models, tmp_path, "gspo")
-    names = [plan_grid(grid, runs_dir=tmp_path, seeds=seeds).report_name for seeds in (None, [0, 1], [0])]
-    assert names == ["grid", "grid", "grid-seeds-0"]
+def test_grid_with_overrides_is_another_grid_and_settings_are_the_same_for_all_seeds(
+    small_models: Path, tmp_path: Path
+) -> None:
+    file = small_grid(small_models, tmp_path, "gspo")
+    changed = ["train.num_steps=2", "runtime.runner=direct"]
+    grids = [plan_grid(file, runs_dir=tmp_path, overrides=overrides) for overrides in ([], changed)]
+    assert [grid.name for grid in grids] == ["grid", "grid-train.num_steps=2"]
+    settings = [{cell.settings for cell in grid.cells if cell.agent == "qwen"} for grid in grids]
+    assert len(grids[0].config.seeds) == 2 and [len(each) for each in settings] == [1, 1]
+    assert settings[0] != settings[1]
 
 
 def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(

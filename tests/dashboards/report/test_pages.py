@@ -117,6 +117,16 @@ def test_table_shows_accuracy_before_and_after(grid: GridPlan) -> None:
     assert accuracy(text, "llama-tiny", "before training") == ["0.250", "", ""]
 
 
+def test_accuracy_before_training_is_a_mean_over_seeds_whichever_runs_are_there(tmp_path: Path) -> None:
+    plans = []
+    for method, seed, right in (("hacpo", 0, 1), ("gspo", 0, 1), ("hacpo", 1, 3)):
+        before = scores(*[1] * right, *[0] * (4 - right))
+        own = rewards(before, qwen_tiny=before, llama_tiny=before)
+        plans.append(finished(tmp_path, method, seed=seed, rewards=own, metrics=METRICS))
+    text = text_of(grid_of(plans, benchmarks=[TEST]))
+    assert accuracy(text, "qwen-tiny", "before training")[0] == "0.500"
+
+
 def test_differences_are_paired_by_agent_seed_and_problem(grid: GridPlan) -> None:
     runs = runs_of(grid)
     found = difference(runs, REFERENCE, Variant("gspo_x2"), [("tiny", "qwen-tiny")])

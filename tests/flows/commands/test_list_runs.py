@@ -30,7 +30,7 @@ def run_folder(runs_dir: Path, name: str, step: int, age_s: float, *scores: floa
 @pytest.fixture
 def runs_dir(tmp_path: Path) -> Path:
     write_json(run_folder(tmp_path, "p-m-s0-done", 9, 30.0, 0.25, 0.5) / RESULT_FILE, {})
-    record_failure(run_folder(tmp_path, "p-m-s1-failed", 3, 20.0), EngineError("out of memory"))
+    record_failure(run_folder(tmp_path, "p-m-s1-failed", 3, 20.0, 0.125), EngineError("out of memory"))
     run_folder(tmp_path, "q-m-s0-new", 1, 10.0)
     os.utime(tmp_path / "experiments" / "p-m-s0-done")  # it is looked at again
     return tmp_path
@@ -50,7 +50,7 @@ def test_list_takes_the_beginning_of_an_id_and_prints_json(runs_dir: Path) -> No
     words = ["list", "p-m", "--runs-dir", str(runs_dir), "--json"]
     rows = json.loads(CliRunner().invoke(app, words).stdout)
     assert [(row["id"], row["step"], row["accuracy"]) for row in rows] == [
-        ("p-m-s1-failed", 3, {}),
+        ("p-m-s1-failed", 3, {"a": {"gsm8k": 0.125}}),
         ("p-m-s0-done", 9, {"a": {"gsm8k": 0.5}}),
     ]
     assert "no experiment in" in CliRunner().invoke(app, ["list", "z", "--runs-dir", str(runs_dir)]).stdout

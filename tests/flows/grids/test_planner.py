@@ -3,11 +3,12 @@
 import dataclasses
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from flows.commands.run_grid import default_workers, submit
+from flows.commands.run_grid import default_workers, submit, with_recorded_seeds
 from flows.grids.estimate import (
     estimate,
     num_evaluation_responses,
@@ -22,6 +23,7 @@ from flows.planning.capacity import with_ranks
 from flows.planning.compose import compose
 from flows.planning.plans import Plan, save_plan
 from flows.records.failures import read_failure
+from flows.records.gridfile import save_grid
 from flows.records.states import RESULT_FILE, experiment_status
 from flows.runs.experiment import run_experiment
 from flows.service.experiment_state import ScheduledRun
@@ -196,6 +198,15 @@ def test_grid_with_overrides_is_another_grid_and_settings_are_the_same_for_all_s
     settings = [{cell.settings for cell in grid.cells if cell.agent == "qwen"} for grid in grids]
     assert len(grids[0].config.seeds) == 2 and [len(each) for each in settings] == [1, 1]
     assert settings[0] != settings[1]
+
+
+def test_report_has_all_seeds_that_the_grid_was_ever_asked_for(small_models: Path, tmp_path: Path) -> None:
+    make_plan = partial(plan_grid, small_grid(small_models, tmp_path, "gspo"), runs_dir=tmp_path)
+    save_grid(tmp_path, make_plan(seeds=[3]).record)
+    grid = make_plan()
+    whole = with_recorded_seeds(grid, make_plan, tmp_path)
+    assert (grid.config.seeds, whole.config.seeds) == ([0, 1], [0, 1, 3])
+    assert with_recorded_seeds(whole, make_plan, tmp_path) is whole
 
 
 def test_models_that_are_not_there_make_cells_unavailable_and_not_errors(

@@ -27,7 +27,9 @@ def report(
 ) -> None:
     """Write a grid's report, results beside the paper's, as HTML and Markdown and into MLflow; trains nothing.
 
-    Beside it lies results.json.gz; given that file instead of a grid, the report is written again without the runs.
+    Without --seeds it has all seeds that were trained; with --seeds it is one beside it, and MLflow is left as it is.
+
+    Beside a report lies results.json.gz; given that file instead of a grid, the report is written again without the runs.
     """
     stay_offline()
     if name.endswith(ARCHIVE):
@@ -51,7 +53,8 @@ def report(
     results, folder = read_results(grid_plan), out or runs_dir / "reports" / own_name
     report = write_report(results, folder)
     save_results(results, folder / f"results{ARCHIVE}")
-    sync(runs_dir, (), [grid_plan.record], report.sentences, grid_plan.plans)
+    if seeds is None:  # MLflow holds one verdict, that of all seeds
+        sync(runs_dir, (), [grid_plan.record], report.sentences, grid_plan.plans)
     _print(report)
 
 

@@ -32,10 +32,10 @@ def list_runs(
             f"{agent} " + ", ".join(f"{name} {value:.3f}" for name, value in by_benchmark.items())
             for agent, by_benchmark in record["accuracy"].items()
         )
+        reason = shorten(record["reason"], 140, placeholder=" ...")
+        text = reason if record["state"] == "failed" else figures or reason
         differs = f"  [{record['differs']}]" if record["differs"] else ""
-        text = record["reason"] if record["state"] == "failed" or not figures else figures
-        text = shorten(text, 140, placeholder=" ...") + differs
-        print(f"{record['id']:<{width}}  {record['state']:<11} {steps:>9}  {text}".rstrip())
+        print(f"{record['id']:<{width}}  {record['state']:<11} {steps:>9}  {text}{differs}".rstrip())
 
 
 def samples(

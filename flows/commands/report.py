@@ -29,7 +29,7 @@ def report(
 
     Without --seeds it has all seeds that were trained; with --seeds it is one beside it, and MLflow is left as it is.
 
-    Beside a report lies results.json.gz; given that file instead of a grid, the report is written again without the runs.
+    Beside a report lies results.json.gz; given that file instead of a grid, it is written again without the runs.
     """
     stay_offline()
     if name.endswith(ARCHIVE):

@@ -74,7 +74,7 @@ class Comparer:
         name = agents[0] if len(agents) == 1 else TOGETHER
         is_before = variant.method == BEFORE
         planned = self._teams(self.variants if is_before else (variant,), agents)
-        teams = [(n, team) for n, team in planned if is_before or all(run.last is not None for run in team)]
+        teams = [(seed, team) for seed, team in planned if is_before or all(run.last is not None for run in team)]
         figures = []
         for column in self.columns:
             benchmarks = self._benchmarks if column == AVERAGE else (column,)

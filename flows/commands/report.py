@@ -41,16 +41,15 @@ def report(
     if not runs_dir.is_dir():
         raise ConfigError(f"--runs-dir: got {runs_dir}, which is no folder; name the folder that `hacpo grid` wrote")
     from dashboards.report import read_results, save_results, write_report
-    from flows.commands.run_grid import with_recorded_seeds
-    from flows.grids.planner import plan_grid
+    from flows.grids.planner import plan_grid, with_recorded_seeds
     from flows.runs.tracking import sync
 
     make_plan = partial(plan_grid, name, runs_dir=runs_dir, hardware=hardware, overrides=overrides or [])
     grid_plan = make_plan(seeds=numbers(seeds))
+    folder_name = f"{grid_plan.name}-seeds-{'-'.join(map(str, grid_plan.config.seeds))}"
     if seeds is None:
-        grid_plan = with_recorded_seeds(grid_plan, make_plan, runs_dir)
-    own_name = "-".join([grid_plan.name, *(["seeds", *map(str, grid_plan.config.seeds)] if seeds else ())])
-    results, folder = read_results(grid_plan), out or runs_dir / "reports" / own_name
+        grid_plan, folder_name = with_recorded_seeds(grid_plan, make_plan, runs_dir), grid_plan.name
+    results, folder = read_results(grid_plan), out or runs_dir / "reports" / folder_name
     report = write_report(results, folder)
     save_results(results, folder / f"results{ARCHIVE}")
     if seeds is None:  # MLflow holds one verdict, that of all seeds

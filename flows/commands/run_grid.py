@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from flows.grids.planner import GridPlan
+from flows.grids.planner import GridPlan, with_recorded_seeds
 from flows.grids.show import SELECTED, Selection, count_experiments, experiments_text, print_states, uses_gpu
 from flows.grids.watch import watch
 from flows.planning.plans import Plan, save_plan
 from flows.records.files import experiments_dir
-from flows.records.gridfile import recorded_seeds, save_grid
+from flows.records.gridfile import save_grid
 from flows.records.mlflow_address import STATE_FILE, mark_unsent
 from flows.records.progress import read_progress
 from flows.records.states import experiment_status
@@ -94,12 +94,6 @@ def _check_num_workers(num_workers: int | None, runs_dir: Path) -> None:
             f"--workers: got {num_workers}, but the worker of {runs_dir} takes {slots} at a time; leave it out, "
             "or stop that worker"
         )
-
-
-def with_recorded_seeds(grid: GridPlan, make_plan: Callable[..., GridPlan], runs_dir: Path) -> GridPlan:
-    """The grid with all seeds that were ever asked of it, as its page shows it."""
-    seeds = recorded_seeds(runs_dir, grid.name) | set(grid.config.seeds)
-    return make_plan(seeds=sorted(seeds)) if len(seeds) > len(grid.config.seeds) else grid
 
 
 def _show_results(grid: GridPlan, whole: GridPlan, runs_dir: Path, *, begun_at: float) -> None:

@@ -6,7 +6,7 @@ all pairs with that agent share: the 60 rows of the paper's Tables 1 and 7 need 
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional  # noqa: UP035  OmegaConf reads these annotations
@@ -19,7 +19,7 @@ from flows.planning.declarations import file_stem, is_file_name, read_declaratio
 from flows.planning.memory import published_shapes, sizes_of
 from flows.planning.plans import Plan, plan
 from flows.records.files import experiments_dir
-from flows.records.gridfile import GridCell, GridRecord
+from flows.records.gridfile import GridCell, GridRecord, recorded_seeds
 from flows.records.states import experiment_status
 from flows.service.experiment_state import ExperimentState, state_of
 from hacpo_core.config import ExperimentConfig, TeamConfig
@@ -181,6 +181,12 @@ def plan_grid(
     changes = [word for word in overrides if not word.startswith(("runtime.", "tracking."))]
     own_name = "-".join([file_stem(name), *(re.sub(r"[^\w.=+]", "_", word) for word in changes)])[:200]
     return GridPlan(own_name, config, list(cells.values()), plans, states)
+
+
+def with_recorded_seeds(grid: GridPlan, make_plan: Callable[..., GridPlan], runs_dir: Path) -> GridPlan:
+    """The grid with all seeds that were ever asked of it, as its page shows it."""
+    seeds = recorded_seeds(runs_dir, grid.name) | set(grid.config.seeds)
+    return make_plan(seeds=sorted(seeds)) if len(seeds) > len(grid.config.seeds) else grid
 
 
 def _enter(cells: dict[tuple[Any, ...], GridCell], cell: GridCell) -> None:

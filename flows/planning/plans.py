@@ -197,7 +197,7 @@ def initial_models(config: ExperimentConfig) -> dict[str, InitialModel]:
 
 
 def unused_folders(runs_dir: Path) -> list[Path]:
-    """Models that no run begins with, and what interrupted deletions left.
+    """Folders of models that no run begins with, and those that interrupted deletions left.
 
     Raises:
         ConfigError: the configuration of a run cannot be read.
@@ -205,7 +205,7 @@ def unused_folders(runs_dir: Path) -> list[Path]:
     used: set[Path] = set()
     for experiment in experiment_ids(runs_dir):
         for model in initial_models(find_plan(runs_dir, experiment).config).values():
-            with suppress(ModelError, DataError):  # of what it is made is gone, so the run cannot go on
+            with suppress(ModelError, DataError):  # what it is made of is gone, so the run cannot go on
                 used |= {model.base_folder, model.folder}
     return sorted({*(runs_dir / "models").glob("[!.]*"), *(runs_dir / "deleted").glob("*")} - used)
 

@@ -35,14 +35,14 @@ class GridCell:
         return self.pair, self.method, self.label, self.agent
 
     @property
-    def key(self) -> tuple[str, str, str, int, str]:
+    def key(self) -> tuple[str, str, str, str, int]:
         """Its row and seed: where it is in the table."""
-        return self.pair, self.method, self.label, self.seed, self.agent
+        return *self.row, self.seed
 
 
 @dataclass(frozen=True, slots=True)
 class GridRecord:
-    """Everything that was asked of a grid; of a row with other settings than before, only what was asked since."""
+    """Everything that was asked of a grid; of a row whose settings changed, only what was asked since."""
 
     name: str
     title: str
@@ -61,7 +61,7 @@ def _folder(runs_dir: Path) -> Path:
 
 
 def save_grid(runs_dir: Path, record: GridRecord) -> frozenset[str]:
-    """Store a grid's record, with the earlier cells of its rows, which are logged and left out if settings differ.
+    """Store a grid's record with its earlier cells; those whose row has other settings now are counted in a warning.
 
     Returns:
         ids of the experiments that are new in the record.

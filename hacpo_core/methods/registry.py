@@ -122,7 +122,7 @@ def _user_class(field: str, name: str, base: type[MethodPart], shipped: Collecti
         source = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
         remedy = f"fix {module}"
-        if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             remedy = (
                 f"put the folder of {module.partition('.')[0]} on PYTHONPATH, or name a class of an importable module"
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.run_grid import default_workers, submit, with_recorded_seeds
+from flows.commands.run_grid import default_workers, submit
 from flows.grids.estimate import (
     estimate,
     num_evaluation_responses,
@@ -17,7 +17,7 @@ from flows.grids.estimate import (
     sampling_rate,
     training_rate,
 )
-from flows.grids.planner import RateConfig, plan_grid
+from flows.grids.planner import RateConfig, plan_grid, with_recorded_seeds
 from flows.grids.show import show_grid
 from flows.planning.capacity import with_ranks
 from flows.planning.compose import compose
